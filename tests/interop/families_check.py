@@ -1,6 +1,6 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
 does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Gemma 3, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
-Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit; GPTQ runs on them, and
+Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit; GPTQ and AWQ run on them, and
 other methods are refused by name.
 
     families_check.py LLMQ WORK
@@ -161,11 +161,11 @@ def expert_weights(folder):
 
 
 def check_mixture(program, family, source, work):
-    check_against_transformers(program, family, source)
+    original = check_against_transformers(program, family, source)
 
-    def quantized(name, *settings):
+    def quantized(name, *settings, method="rtn"):
         output = os.path.join(work, f"{family}-{name}")
-        llmq(program, "quantize", "--model", source, "--output", output, "--method", "rtn",
+        llmq(program, "quantize", "--model", source, "--output", output, "--method", method,
              *[a for s in settings for a in ("--set", s)])
         expect(llmq(program, "verify", output)["ok"], f"{family}, {name}: the output is what its manifest says")
         return output
@@ -188,15 +188,19 @@ def check_mixture(program, family, source, work):
         left = asked["dynamic"] if form == "gptq" else asked["modules_to_not_convert"]
         expect(any("gate" in name or "router" in name for name in left), f"{family}, {form}: loaders are told that routers are dense")
         llmq(program, "eval-ppl", output, "--max-windows", 2)
-    calibrated = os.path.join(work, f"{family}-calibrated")
-    llmq(program, "quantize", "--model", source, "--output", calibrated, "--method", "gptq", "--set", "scheme=w4a16_g32_sym",
-         "--set", "calibration.samples=8", "--set", "calibration.sequence_length=64")
-    expect(llmq(program, "verify", calibrated)["ok"], f"{family}, gptq: the output is what its manifest says")
-    mixtures = json.load(open(os.path.join(calibrated, "report.json")))["mixtures"]
-    expect(all(sum(m["tokens"]) % 512 == 0 and len(m["tokens"]) == m["experts"] for m in mixtures),
-           f"{family}, gptq: every token of {len(mixtures)} blocks went to as many experts as the router asks for")
-    llmq(program, "eval-ppl", calibrated, "--max-windows", 2)
-    for extra in (["--method", "awq"], ["--method", "rtn", "--set", "format=gguf"]):
+    few = ("calibration.samples=8", "calibration.sequence_length=64")
+    for method in ("gptq", "awq", "awq,gptq"):
+        calibrated = quantized(f"calibrated-{method}", "scheme=w4a16_g32_sym", *few, method=method)
+        mixtures = json.load(open(os.path.join(calibrated, "report.json")))["mixtures"]
+        expect(all(sum(m["tokens"]) % 512 == 0 and len(m["tokens"]) == m["experts"] for m in mixtures),
+               f"{family}, {method}: every token of {len(mixtures)} blocks went to as many experts as the router asks for")
+        llmq(program, "eval-ppl", calibrated, "--max-windows", 2)
+    # Folds alone: 8 bits lose next to nothing.
+    folded = quantized("folded", "scheme=w8a16_g32_asym", "format=safetensors", *few, method="awq")
+    found = check_against_transformers(program, f"{family}, folded", folded,
+                                       stacked(folded, *STACKED[family]) if family in STACKED else folded)
+    expect(abs(found / original - 1) < 2e-3, f"{family}, folded: perplexity {found:.5f} of {original:.5f}")
+    for extra in (["--method", "smoothquant"], ["--method", "rtn", "--set", "format=gguf"]):
         refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
                                  capture_output=True, text=True)
         expect(refused.returncode == 2 and ("mixture of experts" in refused.stderr or f"family {family}" in refused.stderr),

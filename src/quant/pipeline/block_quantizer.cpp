@@ -56,9 +56,9 @@ class StagedBlock {
     block_.works.clear();
     for (const LinearId id : linears_of(block_.spec, sublayer)) block_.load_output(id);
     advance_original(part);
-    MixtureQuantizer(block_, stream_, judgement_, mixture, [this](LinearId id, InputWithGram& input) {
-      quantize(id, input);
-    }).run();
+    MixtureQuantizer(block_, stream_, folding_, judgement_, mixture,
+                     [this](LinearId id, InputWithGram& input) { quantize(id, input); })
+        .run();
   }
 
   // What is left to do before the inputs of `site` are final, and then the linears that read them.

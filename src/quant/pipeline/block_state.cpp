@@ -24,6 +24,7 @@ bool BlockState::open(LinearId id) {
   work.spec = &linear;
   work.module = planned->second;
   work.weight = load_planned_weight(run, linear);
+  for (const auto& [site, s] : moved) Fold(run, spec, spec.at(site)).take_part(s, work);
   works.insert_or_assign(id, std::move(work));
   run.clock.charge("reading");
   return true;
@@ -48,6 +49,18 @@ void BlockState::load_output(LinearId id) {
     load_biases(spec.at(id));
   else
     load(id);
+}
+
+void BlockState::lend(LinearId id) {
+  if (!open(id)) return;  // it is there
+  put_on_devices(works.at(id).weight, id);
+  works.erase(id);
+}
+
+void BlockState::take_back(LinearId id) {
+  if (!is_planned(id)) return;
+  on_each_device([&](Backend&, BlockWeights& on) { on.at(id) = {}; });
+  load_biases(spec.at(id));
 }
 
 void BlockState::load_biases(const LinearSpec& linear) {

@@ -1,6 +1,7 @@
 // What the stages of one block share while it is quantized: its weights on every device, the planned linears
 // on their way, and what calibration saw of an input.
 #pragma once
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -45,12 +46,13 @@ class BlockState {
   const BlockSpec& spec;
   std::vector<BlockWeights> weights;  // on every device
   LinearWorks works;                  // those of the sublayer at hand that are opened and not yet quantized
+  std::map<SiteId, std::vector<float>> moved;  // scales out of a site's producer into its readers
 
   bool is_planned(LinearId id) const { return run.planned.count(spec.at(id).module) != 0; }
   // The linears that read a site and are at work.
   std::vector<LinearId> at_work(SiteId site) const;
 
-  // Reads a planned linear; false where it is not planned.
+  // Reads a planned linear, with its part of what moved before; false where it is not planned.
   bool open(LinearId id);
   // A linear on the devices, as its readers' inputs run through it before it is quantized: read once, also
   // where it is to be quantized.
@@ -59,6 +61,9 @@ class BlockState {
   void load_output(LinearId id);
   void put_on_devices(std::span<const float> weight, LinearId id);
   void put_on_devices(const QuantizedMatrix& matrix, LinearId id);
+  // A linear as the samples run through it, and away again: of those whose readers are at work later.
+  void lend(LinearId id);
+  void take_back(LinearId id);
   // The linears of a sublayer that is done leave the devices.
   void release(const SublayerSpec& part);
 

@@ -48,34 +48,41 @@ std::vector<float> Fold::storable(std::vector<float> s) const {
 }
 
 void Fold::move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const {
-  for (const LinearId reader : site_.readers) {
-    const auto found = works.find(reader);
-    if (found == works.end()) {
-      scale_dense(block_.at(reader), s, weights);
-      continue;
-    }
-    LinearWork& work = found->second;
-    work.in_scale = s;
-    work.change_rows(run_.pool(), [&](std::size_t, std::span<const float> from, std::span<float> into) {
-      for (std::size_t c = 0; c < s.size(); ++c) into[c] = from[c] * s[c];
-    });
-  }
+  for (const LinearId reader : site_.readers)
+    if (run_.planned.count(block_.at(reader).module) == 0) scale_dense(block_.at(reader), s, weights);
+  for (auto& [id, work] : works) take_part(s, work);
   if (const auto* norm = std::get_if<NormGain>(&site_.producer)) divide_norm(*norm, s, weights);
-  if (const auto* made = std::get_if<LinearRows>(&site_.producer)) divide_rows(*made, s, works, weights);
+  if (const auto* made = std::get_if<LinearRows>(&site_.producer)) divide_bias(*made, s, weights);
 }
 
-void Fold::divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWorks& works,
-                       std::span<BlockWeights> weights) const {
-  LinearWork& work = works.at(made.rows.linear);
-  const auto first = static_cast<std::size_t>(work.spec->first_row(made.rows.part));
-  work.out_scale.assign(static_cast<std::size_t>(work.spec->out_features), 1.0f);
+void Fold::take_part(const std::vector<float>& s, LinearWork& work) const {
+  if (&block_.at(work.spec->site) == &site_) multiply_columns(s, work);
+  const auto* const made = std::get_if<LinearRows>(&site_.producer);
+  if (made != nullptr && made->rows.linear == work.spec->id) divide_rows(*made, s, work);
+}
+
+void Fold::multiply_columns(const std::vector<float>& s, LinearWork& work) const {
+  work.in_scale = s;
+  work.change_rows(run_.pool(), [&](std::size_t, std::span<const float> from, std::span<float> into) {
+    for (std::size_t c = 0; c < s.size(); ++c) into[c] = from[c] * s[c];
+  });
+}
+
+std::vector<float> Fold::scales_of_rows(const LinearRows& made, const std::vector<float>& s) const {
+  const LinearSpec& linear = block_.at(made.rows.linear);
+  const auto first = static_cast<std::size_t>(linear.first_row(made.rows.part));
+  std::vector<float> scales(static_cast<std::size_t>(linear.out_features), 1.0f);
   const std::vector<std::int32_t> rows = producer_rows();
   for (std::size_t c = 0; c < s.size(); ++c)
-    work.out_scale[first + (rows.empty() ? c : static_cast<std::size_t>(rows[c]))] = s[c];
+    scales[first + (rows.empty() ? c : static_cast<std::size_t>(rows[c]))] = s[c];
+  return scales;
+}
+
+void Fold::divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWork& work) const {
+  work.out_scale = scales_of_rows(made, s);
   work.change_rows(run_.pool(), [&](std::size_t row, std::span<const float> from, std::span<float> into) {
     for (std::size_t c = 0; c < into.size(); ++c) into[c] = from[c] / work.out_scale[row];
   });
-  divide_bias(work, weights);
 }
 
 void Fold::divide_norm(const NormGain& made, const std::vector<float>& s,
@@ -114,15 +121,18 @@ void Fold::scale_dense(const LinearSpec& linear, const std::vector<float>& s,
   run_.changed_dense[stored.name] = std::move(values);
 }
 
-void Fold::divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const {
-  std::optional<std::vector<float>> bias = run_.source.bias(*work.spec, run_.options.allow_nonfinite);
+void Fold::divide_bias(const LinearRows& made, const std::vector<float>& s,
+                       std::span<BlockWeights> weights) const {
+  const LinearSpec& linear = block_.at(made.rows.linear);
+  std::optional<std::vector<float>> bias = run_.source.bias(linear, run_.options.allow_nonfinite);
   if (!bias) return;
-  const StoredTensor& stored = run_.source.checkpoint().at(work.spec->bias.tensor);
+  const std::vector<float> scales = scales_of_rows(made, s);
+  const StoredTensor& stored = run_.source.checkpoint().at(linear.bias.tensor);
   for (std::size_t r = 0; r < bias->size(); ++r)
-    (*bias)[r] = stored_float((*bias)[r] / work.out_scale[r], written_dtype(stored));
+    (*bias)[r] = stored_float((*bias)[r] / scales[r], written_dtype(stored));
   const std::vector<Backend*> devices = run_.devices();
   for (std::size_t i = 0; i < devices.size(); ++i)
-    set_bias(*devices[i], *work.spec, *bias, weights[i].at(work.spec->id));
+    set_bias(*devices[i], linear, *bias, weights[i].at(linear.id));
   run_.changed_dense[stored.name] = std::move(*bias);
 }
 

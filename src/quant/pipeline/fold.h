@@ -43,18 +43,23 @@ class Fold {
   std::vector<std::int32_t> producer_rows() const;
   // s as the producer can store it.
   std::vector<float> storable(std::vector<float> s) const;
-  // Scales the readers and the producer among `works`, and what is never quantized of them where it lies; on
-  // every device.
+  // Scales the readers and the producer among `works`, and a norm, a bias and what is never quantized where
+  // they lie, on every device. A planned linear that is not among the works takes its part when it is opened.
   void move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const;
+  // The part of one linear, as a reader and as the producer.
+  void take_part(const std::vector<float>& s, LinearWork& work) const;
 
  private:
+  void multiply_columns(const std::vector<float>& s, LinearWork& work) const;
   void divide_norm(const NormGain& norm, const std::vector<float>& s, std::span<BlockWeights> weights) const;
-  void divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWorks& works,
-                   std::span<BlockWeights> weights) const;
-  // A reader that is not among the works.
+  // Of each row of the producer, s or 1.
+  std::vector<float> scales_of_rows(const LinearRows& made, const std::vector<float>& s) const;
+  void divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWork& work) const;
+  // A reader that stays dense.
   void scale_dense(const LinearSpec& linear, const std::vector<float>& s,
                    std::span<BlockWeights> weights) const;
-  void divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const;
+  void divide_bias(const LinearRows& made, const std::vector<float>& s,
+                   std::span<BlockWeights> weights) const;
 
   QuantizeRun& run_;
   const BlockSpec& block_;

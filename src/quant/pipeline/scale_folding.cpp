@@ -22,16 +22,31 @@ bool ScaleFolding::can_fold(SiteId id) const {
          (rows == nullptr || block_.is_planned(rows->rows.linear));
 }
 
-std::vector<float> ScaleFolding::fold(SiteId id, const SeenInput& seen, GramLoss* gram) {
+// One that is at work is held; the others are read at each look.
+ScaleReader ScaleFolding::reader_of(LinearId id) {
+  const LinearSpec& linear = block_.spec.at(id);
+  ScaleReader reader;
+  reader.out_features = linear.out_features;
+  reader.scheme = block_.run.planned.at(linear.module)->scheme;
+  if (const auto work = block_.works.find(id); work != block_.works.end())
+    reader.weight = work->second.original();
+  else
+    reader.read = [&run = block_.run, &linear] { return load_planned_weight(run, linear); };
+  return reader;
+}
+
+std::vector<float> ScaleFolding::fold(SiteId id, const SeenInput& seen, GramLoss* gram,
+                                      const std::map<LinearId, double>& share) {
   if (!can_fold(id)) return {};
   QuantizeRun& run = block_.run;
   const SiteSpec& site = block_.spec.at(id);
   const NamedRange range(run.backend, fmt::format("{} scale search", site.name));
   const Fold fold(run, block_.spec, site);
   ScaleProblem problem;
-  for (const LinearId reader : block_.at_work(id)) {
-    const LinearWork& work = block_.works.at(reader);
-    problem.readers.push_back({work.original(), work.spec->out_features, work.module->scheme});
+  for (const LinearId reader : site.readers) {
+    if (!block_.is_planned(reader)) continue;
+    problem.readers.push_back(reader_of(reader));
+    if (const auto own = share.find(reader); own != share.end()) problem.readers.back().share = own->second;
   }
   problem.stats = &seen.stats;
   problem.rows = &seen.rows;
@@ -40,7 +55,9 @@ std::vector<float> ScaleFolding::fold(SiteId id, const SeenInput& seen, GramLoss
   problem.producer_of = fold.producer_rows();
   std::vector<float> s = searches_by_gram() ? awq_scales(problem, fold, site) : smooth_scales(problem, fold);
   run.clock.charge("scale search");
-  if (!s.empty()) fold.move(s, block_.works, block_.weights);
+  if (s.empty()) return s;
+  fold.move(s, block_.works, block_.weights);
+  block_.moved[id] = s;
   return s;
 }
 
@@ -52,13 +69,11 @@ std::vector<float> ScaleFolding::awq_scales(const ScaleProblem& problem, const F
   if (!std::holds_alternative<NormGain>(site.producer)) return std::move(found.s);
   found.s = fold.storable(std::move(found.s));
   if (awq_scale_loss(problem, found.s, run.backend) < found.identity_loss) return std::move(found.s);
-  for (const LinearId reader : site.readers) {
-    const auto work = block_.works.find(reader);
-    if (work == block_.works.end()) continue;  // it is never quantized
-    run.report.fallbacks.push_back(
-        {work->second.module->module,
-         "the chosen scale loses more than plain rounding once the norm's gain is stored"});
-  }
+  for (const LinearId reader : site.readers)
+    if (block_.is_planned(reader))
+      run.report.fallbacks.push_back(
+          {block_.spec.at(reader).module,
+           "the chosen scale loses more than plain rounding once the norm's gain is stored"});
   return {};
 }
 

@@ -1,5 +1,6 @@
 // Which channel scale moves from the producer of an input into all that read it, chosen by the run's method.
 #pragma once
+#include <map>
 #include <vector>
 
 #include "quant/methods/scale_problem.h"
@@ -16,10 +17,12 @@ class ScaleFolding {
   bool can_fold(SiteId site) const;
   bool searches_by_gram() const { return block_.run.plan.traits->searches_by_gram; }
   // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.
-  // `gram` of seen.stats: SmoothQuant looks for none.
-  std::vector<float> fold(SiteId site, const SeenInput& seen, GramLoss* gram);
+  // `gram` of seen.stats: SmoothQuant looks for none. `share`: how much of a reader's loss counts.
+  std::vector<float> fold(SiteId site, const SeenInput& seen, GramLoss* gram,
+                          const std::map<LinearId, double>& share = {});
 
  private:
+  ScaleReader reader_of(LinearId id);
   std::vector<float> awq_scales(const ScaleProblem& problem, const Fold& fold, const SiteSpec& site);
   std::vector<float> smooth_scales(const ScaleProblem& problem, const Fold& fold);
 

@@ -29,7 +29,8 @@ class Readings {
       : checkpoint_(checkpoint),
         spec_(spec),
         packed_(replaced_weights(plan.modules, spec)),
-        folded_(plan.traits->folds ? spec.never_quantized() : std::set<std::string>()) {}
+        folded_(plan.traits->folds ? spec.never_quantized() : std::set<std::string>()),
+        searches_(plan.traits->searches_by_gram) {}
 
   // Looked at and copied at once; what folds may change is small, or looked at, used and copied.
   std::uint64_t dense() const {
@@ -59,6 +60,24 @@ class Readings {
     return bytes;
   }
 
+  // What a search of scales reads of experts' linears before they are quantized, at most: gate and up while
+  // rows are sampled, judged, judged again by the stored gain, and lent; outputs while they are sampled and
+  // judged (quant/pipeline/experts/mixture_quantizer.h).
+  std::uint64_t searched_experts(std::int64_t first, std::int64_t last) const {
+    std::uint64_t bytes = 0;
+    for (std::int64_t b = first; b < last && searches_; ++b) {
+      const BlockSpec& block = spec_.blocks[count(b)];
+      const MixtureSpec* const mixture = block.mixture();
+      if (mixture == nullptr) continue;
+      for (const LinearId id : mixture->linears()) {
+        const StoredTensor* tensor = checkpoint_.find(block.at(id).weight.tensor);
+        if (tensor == nullptr || packed_.count(tensor->name) == 0 || Checkpoint::is_kept(*tensor)) continue;
+        bytes += Checkpoint::bytes_to_read(*tensor) * (block.at(id).site == mixture->input ? 4 : 2);
+      }
+    }
+    return bytes;
+  }
+
   // Planned linears of `first` and later blocks that are small enough to be kept from their first reading on.
   std::uint64_t kept_linears(std::int64_t first) const {
     std::uint64_t bytes = 0;
@@ -81,6 +100,7 @@ class Readings {
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
   std::set<std::string> packed_, folded_;
+  bool searches_;
 };
 
 // Which chunks the original model passes too, where upstream error is taken back: every so many; 0: none.
@@ -139,6 +159,7 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
   }
   const bool all_are_read = measures || (finished < blocks && stride != 0);
   add("small linears, kept", readings.kept_linears(all_are_read ? 0 : finished));
+  add("experts' linears, while scales are searched", readings.searched_experts(finished, blocks));
   add("linears to quantize", readings.linears(Of::kPlanned, finished, blocks));
   return passes;
 }

@@ -1,5 +1,7 @@
 // What is held while the experts of a mixture are calibrated: the sums of as many as go at once, then their
-// Gram matrices while one expert after another is rounded (quant/pipeline/experts/mixture_quantizer.h).
+// Gram matrices while one expert after another is rounded (quant/pipeline/experts/mixture_quantizer.h). Where
+// scales are searched, gate and up of as many lie on the device before they are rounded: all of them do then.
+#include "quant/methods/awq/scale_search.h"
 #include "quant/methods/gptq/device_rows.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/plan/peak_memory.h"
@@ -24,6 +26,15 @@ std::vector<ExpertInputs> inputs_of(const MixtureSpec& mixture, std::uint64_t at
   return inputs;
 }
 
+// Rows of gate and up of all experts that the search of the scale at their input judges at once.
+std::uint64_t sampled_rows(const MixtureSpec& mixture) {
+  const std::int64_t rows = 2 * (static_cast<std::int64_t>(mixture.experts.size()) * mixture.width +
+                                 mixture.shared_width),
+                     smallest =
+                         mixture.shared ? std::min(mixture.width, mixture.shared_width) : mixture.width;
+  return static_cast<std::uint64_t>(rows / scale_sample_stride(rows, smallest) + 1);
+}
+
 }  // namespace
 
 std::uint64_t PeakMemory::expert_rows(const MixtureSpec& mixture) const {
@@ -34,11 +45,15 @@ std::uint64_t PeakMemory::expert_rows(const MixtureSpec& mixture) const {
 
 void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
                              std::vector<std::vector<MemoryItem>>& moments) const {
-  std::uint64_t prepared = 0, planned = 0;
+  std::uint64_t prepared = 0, planned = 0, scaled = 0, largest = 0;
   for (const LinearId id : mixture.linears()) {
-    prepared += weights_of(block.at(id)) * element_;
-    planned += is_planned(block.at(id)) ? 1 : 0;
+    const LinearSpec& linear = block.at(id);
+    prepared += weights_of(linear) * element_;
+    planned += is_planned(linear) ? 1 : 0;
+    largest = std::max(largest, weights_of(linear));
+    if (searches() && !linear.quantizable) scaled += weights_of(linear) * 4;
   }
+  if (searches()) scaled += (mixture.experts.size() * positive(mixture.width) + positive(mixture.hidden)) * 4;
   const std::uint64_t h = positive(mixture.hidden);
   const auto add = [&](const char* what, std::uint64_t bytes, std::uint64_t grams) {
     moments.push_back(with_base(
@@ -50,16 +65,21 @@ void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
           has_own_memory_ ? 2 * static_cast<std::uint64_t>(GramLoss::kHostBytes) : scratch(block)},
          {"one expert's rows of a chunk", unless_on_device(expert_rows(mixture))},
          {"Gram triangles of experts and of all rows (FP64)", grams},
+         {"routers that a fold scaled, until they are written, and experts' scales (FP32)", scaled},
          {what, bytes}}));
   };
   add("nothing beside what the samples pass", 0, 0);
   if (planned == 0) return;
+  if (searches())
+    add("a Gram square, prepared, a sample of the experts' rows and one linear",
+        4 * h * h + unless_on_device(element_ * h * h) + sampled_rows(mixture) * h * 4 + largest * 4,
+        h * h * 4);
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
     const std::uint64_t k = input.channels, n = k * input.rows, grams = (input.at_once * k * k + h * h) * 4;
     add("experts' sums of a chunk (FP32)", unless_on_device(input.at_once * k * k * 4), grams);
-    // The square beside its triangle; then linears in FP32, codes, twice where two are compared, and what is
-    // dequantized and prepared again, or factors.
-    const std::uint64_t linears = input.linears * n * 4;
+    // The square beside its triangle; then linears in FP32, as they were and scaled, codes, twice where two
+    // are compared, and what is dequantized and prepared again, or factors.
+    const std::uint64_t linears = input.linears * n * (searches() ? 8 : 4);
     add("a Gram square, prepared, and an expert that is rounded",
         4 * k * k + unless_on_device(element_ * k * k) + linears + n +
             std::max(n + factors(k), n * (4 + element_)),
@@ -69,8 +89,11 @@ void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
 
 std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec& block,
                                                                 const MixtureSpec& mixture) const {
-  std::uint64_t prepared = 0;
-  for (const LinearId id : mixture.linears()) prepared += weights_of(block.at(id)) * element_;
+  std::uint64_t prepared = 0, clipping = 0;
+  for (const LinearId id : mixture.linears()) {
+    prepared += weights_of(block.at(id)) * element_;
+    if (is_planned(block.at(id))) clipping = std::max(clipping, clip_search(block.at(id)));
+  }
   std::vector<std::vector<MemoryItem>> moments;
   const auto add = [&](const char* what, std::uint64_t bytes) {
     moments.push_back(
@@ -80,18 +103,23 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec&
          {"stage buffers and one expert's rows of a chunk", stages() + attention() + expert_rows(mixture)},
          {what, bytes}});
   };
+  const std::uint64_t h = positive(mixture.hidden);
+  const auto judged = [&](std::uint64_t k, std::uint64_t rows) {
+    return element_ * k * k +
+           (k * 4 + k * 4 + k * 2) *
+               std::min(positive(GramLoss::rows_at_once(static_cast<std::int64_t>(k), device_scratch_)),
+                        rows);
+  };
+  if (searches())
+    add("a prepared Gram square and rows that a search judges", judged(h, sampled_rows(mixture)));
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
     const std::uint64_t k = input.channels, n = k * input.rows;
     // The sum in FP32 and that of all chunks in FP64.
     add("experts' sums", input.at_once * (k * k * 4 + k * (k + 1) * 4));
-    const std::uint64_t judged =
-        (k * 4 + k * 4 + k * 2) *
-        std::min(positive(GramLoss::rows_at_once(static_cast<std::int64_t>(k), device_scratch_)), input.rows);
     add("a prepared Gram square, and a rounded linear or what rounds it",
-        element_ * k * k + judged +
-            std::max({2 * n * element_, 8 * k * k,
-                      gptq_device_bytes(static_cast<std::int64_t>(input.rows), static_cast<std::int64_t>(k),
-                                        device_scratch_)}));
+        judged(k, input.rows) + std::max({2 * n * element_, 8 * k * k, clipping,
+                                          gptq_device_bytes(static_cast<std::int64_t>(input.rows),
+                                                            static_cast<std::int64_t>(k), device_scratch_)}));
   }
   return moments;
 }

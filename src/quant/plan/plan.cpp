@@ -175,8 +175,7 @@ void check_float8(const Plan& plan, const std::string& source) {
 
 // What a mixture of experts asks for that is not calibrated; empty: nothing does.
 std::string uncalibrated_in_mixtures(const Plan& plan) {
-  if (plan.traits->calibrates && !(plan.traits->factorizes && !plan.traits->folds))
-    return "method " + plan.method;
+  if (plan.traits->samples_rows) return "method " + plan.method;
   if (plan.kv_cache) return "a quantized KV cache";
   if (plan.target_bits) return "a budget of bits";
   if (std::any_of(plan.modules.begin(), plan.modules.end(),
@@ -194,12 +193,12 @@ std::int64_t experts_to_calibrate(const Recipe& recipe, const ModelSpec& spec, c
     if (const std::string asked = uncalibrated_in_mixtures(plan); !asked.empty())
       fail(ErrorKind::kUnsupported,
            {fmt::format(
-                "{} has a mixture of experts, which this version calibrates for gptq alone, and {} needs "
-                "it",
+                "{} has a mixture of experts, which this version calibrates for awq and gptq alone, and {} "
+                "needs more",
                 block.prefix, asked),
-            recipe.source, plan.traits->calibrates && plan.traits->folds ? "method" : "scheme",
-            "method gptq with 16-bit inputs on one device does, and rtn with 16-bit or dynamic 8-bit inputs "
-            "needs none"});
+            recipe.source, plan.traits->samples_rows ? "method" : "scheme",
+            "awq and gptq with 16-bit inputs on one device do, and rtn with 16-bit or dynamic 8-bit inputs "
+            "needs no samples"});
     most = std::max(most, static_cast<std::int64_t>(mixture->experts.size()));
   }
   return most;

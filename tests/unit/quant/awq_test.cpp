@@ -8,6 +8,8 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -307,6 +309,46 @@ TEST(AwqScales, EveryReaderCounts) {
                     {std::span(f.weight).subspan(10 * kAwqChannels), kAwqRows - 10, f.scheme}};
   EXPECT_EQ(search_awq_scales(together, {}, *f.backend).s, search_awq_scales(halves, {}, *f.backend).s);
   EXPECT_EQ(search_awq_scales(together, {}, *f.backend).loss, search_awq_scales(halves, {}, *f.backend).loss);
+}
+
+// Weights that nobody holds are read at each look, and count as those that are held; a share is of the loss.
+TEST(AwqScales, ReadersMayBeReadAndCountInPart) {
+  const Fixture f;
+  ScaleProblem held = f.problem(), read = f.problem();
+  held.readers = {{std::span(f.weight).first(10 * kAwqChannels), 10, f.scheme},
+                  {std::span(f.weight).subspan(10 * kAwqChannels), kAwqRows - 10, f.scheme}};
+  read.readers = held.readers;
+  for (ScaleReader& reader : read.readers) {
+    const std::span<const float> whole = std::exchange(reader.weight, {});
+    reader.read = [whole] {
+      ZeroedNumbers<float> values(whole.size());
+      std::copy(whole.begin(), whole.end(), values.begin());
+      return values;
+    };
+  }
+  const AwqScales of_held = search_awq_scales(held, {}, *f.backend),
+                  of_read = search_awq_scales(read, {}, *f.backend);
+  EXPECT_EQ(of_held.s, of_read.s);
+  EXPECT_EQ(of_held.loss, of_read.loss);
+  const double both = awq_scale_loss(held, of_held.s, *f.backend);
+  held.readers[1].share = 0;
+  const double first = awq_scale_loss(held, of_held.s, *f.backend);
+  held.readers[1].share = 0.25;
+  EXPECT_NEAR(awq_scale_loss(held, of_held.s, *f.backend), 0.75 * first + 0.25 * both, 1e-9 * both);
+  const AwqScales in_part = search_awq_scales(held, {}, *f.backend);
+  EXPECT_EQ(in_part.loss, awq_scale_loss(held, in_part.s, *f.backend));
+}
+
+// Of 64 small readers each gives rows to the sample, and different ones.
+TEST(AwqScales, TheSampleHasRowsOfEveryReader) {
+  constexpr std::int64_t kReaders = 64, kRows = 512;
+  const std::int64_t stride = scale_sample_stride(kReaders * kRows, kRows);
+  std::set<std::int64_t> readers, rows;
+  for (std::int64_t i = 0; i < kReaders * kRows; i += stride)
+    readers.insert(i / kRows), rows.insert(i % kRows);
+  EXPECT_EQ(readers.size(), static_cast<std::size_t>(kReaders));
+  EXPECT_GT(rows.size(), 60u);
+  EXPECT_EQ(scale_sample_stride(4096, 4096), 32) << "of one reader 128 rows";
 }
 
 RoundingProblem rounding_problem(const Fixture& f) {

@@ -255,7 +255,7 @@ TEST(BlockForms, NothingIsTakenBackThroughANorm) {
 }
 
 // What no expert is calibrated for is refused, by the block that has experts.
-TEST(BlockForms, MixturesAreRoundedToNearestOrByGptqAlone) {
+TEST(BlockForms, WhatNoMixtureIsCalibratedForIsRefused) {
   const ScratchMixture model;
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
@@ -264,14 +264,12 @@ TEST(BlockForms, MixturesAreRoundedToNearestOrByGptqAlone) {
     for (const LinearSpec& linear : block.linears)
       EXPECT_EQ(job.output.quantized.count(linear.module), linear.quantizable ? 1u : 0u) << linear.module;
   for (const auto& [recipe, asked] :
-       {std::pair{"method: awq\n", "method awq needs it"},
-        {"method: [awq, gptq]\n", "method awq+gptq needs it"},
-        {"method: smoothquant\n", "method smoothquant needs it"},
-        {"method: gptq\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs it"},
-        {"method: gptq\ntarget_bits: 4.5\n", "a budget of bits needs it"},
-        {"method: gptq\noverrides: [{match: 're:.*', scheme: w4a8_g8}]\n", "8-bit inputs needs it"},
-        {"method: rtn\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs it"},
-        {"method: rtn\ntarget_bits: 4.5\n", "a budget of bits needs it"}}) {
+       {std::pair{"method: smoothquant\n", "method smoothquant needs more"},
+        {"method: gptq\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs more"},
+        {"method: gptq\ntarget_bits: 4.5\n", "a budget of bits needs more"},
+        {"method: gptq\noverrides: [{match: 're:.*', scheme: w4a8_g8}]\n", "8-bit inputs needs more"},
+        {"method: rtn\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs more"},
+        {"method: rtn\ntarget_bits: 4.5\n", "a budget of bits needs more"}}) {
     const std::string text =
         std::string(recipe) + "scheme: w4a16_g8_sym\ncalibration: {sequence_length: 24}\n";
     EXPECT_THAT(

@@ -6,77 +6,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "captured_output.h"
-#include "model/mixers/mixer.h"
-#include "quant/pipeline/activation_stream.h"
+#include "noisy_mixture.h"
 #include "quant/plan/memory_limit.h"
-#include "tests/unit/model/scratch_mixture.h"
 
 namespace llmq {
 namespace {
 
-constexpr const char* kGptqOfExperts =
-    "method: gptq\nscheme: w4a16_g8_sym\nignore: [lm_head]\ncalibration: {samples: 4, sequence_length: 24}\n";
-constexpr std::int64_t kExpertSamples = 4, kExpertTokens = 24;
-
-// Noise in the places where the scratch model has ramps.
-class NoisyMixture : public ScratchMixture {
- public:
-  NoisyMixture() {
-    std::uint32_t seed = 1000;
-    for (auto& [name, tensor] : tensors)
-      if (name.find("mlp.") == std::string::npos && name.find("norm") == std::string::npos)
-        tensor = noise_tensor(tensor.shape, ++seed);
-  }
-  // Two of the experts 1 to 4 are always ahead of expert 0.
-  void starve_expert_0() {
-    const std::vector<float> row = floats_of(noise_tensor({1, kHidden}, 77));
-    std::vector<float> router;
-    for (const float factor : {0.0f, 1.0f, -1.0f, 2.0f, -2.0f})
-      for (const float value : row) router.push_back(factor * value);
-    add_to_blocks("mlp.gate.weight", scratch_tensor("F32", {kExperts, kHidden}, router));
-  }
-};
-
-CalibrationSet expert_samples() {
-  CalibrationSet samples = some_samples(kExpertSamples, kExpertTokens);
-  for (std::vector<std::int32_t>& ids : samples.samples)
-    for (std::int32_t& id : ids) id %= 32;
-  return samples;
-}
-
-// The samples behind the attention of the first block.
-struct BehindAttention {
-  explicit BehindAttention(const ScratchModel& model, int threads = 2, std::int64_t chunk = kExpertTokens)
-      : checkpoint(model.open()),
-        spec(ModelSpec::read(checkpoint)),
-        backend(make_cpu_backend(threads)),
-        weights(load_block(*backend, Compute::kFloat32, LinearSource::open(checkpoint), spec.blocks[0])),
-        context(make_forward_context(spec, *backend, Compute::kFloat32, kExpertTokens)),
-        samples(expert_samples()),
-        stream(context, samples, chunk, false) {
-    stream.embed(checkpoint, samples);
-    stream.finish(0, 0, weights);
-  }
-  const MixtureSpec& mixture() const { return *spec.blocks[0].mixture(); }
-  std::vector<std::vector<double>> rows() {
-    std::vector<std::vector<double>> all;
-    stream.each_input(mixture().input, 0, weights, Samples::kAll, [&](const TensorView& x) {
-      for (std::int64_t r = 0; r < x.rows(); ++r)
-        all.emplace_back(x.row<float>(r), x.row<float>(r) + x.cols());
-    });
-    return all;
-  }
-
-  Checkpoint checkpoint;
-  ModelSpec spec;
-  std::shared_ptr<Backend> backend;
-  BlockWeights weights;
-  ForwardContext context;
-  CalibrationSet samples;
-  ActivationStream stream;
-};
-
+constexpr const char* kOfExperts =
+    "scheme: w4a16_g8_sym\nignore: [lm_head]\ncalibration: {samples: 4, sequence_length: 24}\n";
+const std::string kGptqOfExperts = std::string("method: gptq\n") + kOfExperts;
 std::vector<double> product_with(const std::vector<float>& weight, const std::vector<double>& x) {
   std::vector<double> y(weight.size() / x.size());
   for (std::size_t r = 0; r < y.size(); ++r)
@@ -184,44 +122,19 @@ TEST(ExpertStatistics, ThePriorIsAMeanOfMeans) {
   EXPECT_THROW(layer.add_prior(none = InputStats(4), 3), Error);
 }
 
-struct ExpertJob {
-  CapturedOutput output;
-  QuantizeReport report;
-  ExpertJob(const std::string& recipe, const Checkpoint& checkpoint, int threads = 2,
-            std::int64_t at_once = 0, std::int64_t chunk = 0) {
-    const ModelSpec spec = ModelSpec::read(checkpoint);
-    Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
-    EXPECT_EQ(plan.experts_at_once, plan.needs_calibration ? ScratchMixture::kExperts : 0);
-    if (at_once != 0) plan.experts_at_once = at_once;
-    if (chunk != 0) plan.chunk_tokens = chunk;
-    report = run_pipeline(plan, checkpoint, spec, expert_samples(), *make_cpu_backend(threads), output, {});
-  }
-};
-
-void expect_same_bytes(const ExpertJob& one, const ExpertJob& other) {
-  ASSERT_EQ(one.output.quantized.size(), other.output.quantized.size());
-  for (const auto& [module, matrix] : one.output.quantized) {
-    EXPECT_EQ(matrix.codes, other.output.quantized.at(module).codes) << module;
-    EXPECT_EQ(matrix.scales, other.output.quantized.at(module).scales) << module;
-  }
-  EXPECT_EQ(one.output.dense, other.output.dense);
-  ASSERT_EQ(one.report.modules.size(), other.report.modules.size());
-  for (std::size_t i = 0; i < one.report.modules.size(); ++i)
-    EXPECT_EQ(one.report.modules[i].module, other.report.modules[i].module)
-        << "the order of tensors in the files";
-  EXPECT_EQ(one.report.mixtures, other.report.mixtures);
-}
-
 TEST(ExpertCalibration, ExpertsAtOnceThreadsAndChunksChangeNoByte) {
   const NoisyMixture model;
   const Checkpoint checkpoint = model.open();
-  for (const std::string& more : {std::string(), std::string("gptq: {upstream_share: 0.5}\n")}) {
-    SCOPED_TRACE(more);
-    const std::string recipe = kGptqOfExperts + more;
+  for (const char* method :
+       {"method: gptq\n", "method: gptq\ngptq: {upstream_share: 0.5}\n", "method: awq\n",
+        "method: [awq, gptq]\n", "method: awq\nawq: {salient_fp16: 0.1}\nformat: safetensors\n"}) {
+    SCOPED_TRACE(method);
+    const std::string recipe = std::string(method) + kOfExperts;
     const ExpertJob all(recipe, checkpoint);
     expect_same_bytes(all, ExpertJob(recipe, checkpoint, 2, 1));
     expect_same_bytes(all, ExpertJob(recipe, checkpoint, 1, 2));
-    if (more.empty()) expect_same_bytes(all, ExpertJob(recipe, checkpoint, 3, 3, kExpertTokens));
+    if (recipe.find("upstream") == std::string::npos && recipe.find("awq, gptq") == std::string::npos)
+      expect_same_bytes(all, ExpertJob(recipe, checkpoint, 3, 3, kExpertTokens));
   }
 }
 
@@ -229,8 +142,8 @@ TEST(ExpertCalibration, AMemoryLimitTakesFewerAtOnce) {
   const NoisyMixture model;
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  const auto planned = [&](std::uint64_t limit) {
-    return make_plan(Recipe::parse(kGptqOfExperts, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, limit);
+  const auto planned = [&](std::uint64_t limit, const std::string& recipe = kGptqOfExperts) {
+    return make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, limit);
   };
   Plan plan = planned(0);
   const std::uint64_t whole = estimate_costs(plan, checkpoint, spec, 1).peak_bytes;
@@ -241,6 +154,9 @@ TEST(ExpertCalibration, AMemoryLimitTakesFewerAtOnce) {
   const Plan limited = planned(memory_needed(of_two));
   EXPECT_EQ(limited.experts_at_once, 2);
   EXPECT_TRUE(limited.keep_inputs) << "fewer experts come first";
+  // A weight beside its scaled self, and the sample that a search judges.
+  const Plan folds = planned(0, "method: [awq, gptq]\ngptq: {upstream_share: 0}\n" + std::string(kOfExperts));
+  EXPECT_GT(estimate_costs(folds, checkpoint, spec, 1).peak_bytes, whole);
 }
 
 TEST(ExpertCalibration, RoutersStayAndEveryOtherLinearIsQuantized) {
@@ -296,50 +212,38 @@ TEST(ExpertCalibration, AStarvedExpertSeesAllRowsAndIsReported) {
                                        "of 5 experts had fewer than 24 calibration tokens, 1 of them none")));
 }
 
-// Of the mixture's output on the calibration rows, in the first block and with its own attention.
-double mixture_error(const NoisyMixture& model, const std::string& method) {
-  const Checkpoint checkpoint = model.open();
-  const ExpertJob job(method +
-                          "scheme: w3a16_g8_sym\nignore: [lm_head, 're:.*self_attn.*']\n"
-                          "calibration: {samples: 4, sequence_length: 24}\n",
-                      checkpoint);
-  NoisyMixture rounded;
-  rounded.tensors = model.tensors;
-  for (const auto& [module, matrix] : job.output.quantized) {
-    std::vector<float> values(matrix.codes.size());
-    ThreadPool one(1);
-    dequantize(matrix, values, one);
-    ScratchTensor& tensor = rounded.tensors.at(module + ".weight");
-    tensor = scratch_tensor("F32", tensor.shape, values);
+// The scale at the norm is judged by what rows read: an expert that has none does not bend it.
+TEST(ExpertCalibration, AnExpertWithoutRowsHasNoPartInTheScale) {
+  NoisyMixture model, bent;
+  for (NoisyMixture* each : {&model, &bent}) each->starve_expert_0();
+  for (const char* name :
+       {"model.layers.0.mlp.experts.0.gate_proj.weight", "model.layers.0.mlp.experts.0.up_proj.weight"}) {
+    std::vector<float> values = floats_of(bent.tensors.at(name));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] *= i % 3 == 0 ? 40.0f : 0.1f;
+    bent.tensors.at(name) = scratch_tensor("F32", bent.tensors.at(name).shape, values);
   }
-  BehindAttention original(model), quantized(rounded);
-  const auto outputs = [&](BehindAttention& at) {
-    std::vector<float> all;
-    at.stream.each_input(at.mixture().input, 0, at.weights, Samples::kAll, [&](const TensorView& x) {
-      std::vector<float> y(static_cast<std::size_t>(x.shape.elements()));
-      const BatchRows batch;
-      const KvPages pages;
-      run_mixer({at.context, at.weights, batch, pages}, at.mixture(), x,
-                TensorView(y.data(), DType::kF32, x.shape));
-      all.insert(all.end(), y.begin(), y.end());
-    });
-    return all;
-  };
-  const std::vector<float> want = outputs(original), found = outputs(quantized);
-  double lost = 0, whole = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    lost += std::pow(static_cast<double>(found[i]) - want[i], 2);
-    whole += std::pow(static_cast<double>(want[i]), 2);
-  }
-  return lost / whole;
+  const std::string recipe = std::string("method: awq\n") + kOfExperts;
+  const ExpertJob one(recipe, model.open()), other(recipe, bent.open());
+  const std::string norm = "model.layers.0.post_attention_layernorm.weight";
+  EXPECT_EQ(one.output.dense.at(norm), other.output.dense.at(norm));
+  EXPECT_NE(std::memcmp(one.output.dense.at(norm).bytes.data(), model.tensors.at(norm).bytes.data(),
+                        model.tensors.at(norm).bytes.size()),
+            0)
+      << "else nothing moved";
+  EXPECT_NE(one.output.quantized.at("model.layers.0.mlp.experts.0.gate_proj").codes,
+            other.output.quantized.at("model.layers.0.mlp.experts.0.gate_proj").codes);
 }
 
-TEST(ExpertCalibration, GptqLosesLessOfAMixturesOutputThanRounding) {
+TEST(ExpertCalibration, EveryMethodLosesLessOfAMixturesOutputThanRounding) {
   const NoisyMixture model;
-  const double gptq = mixture_error(model, "method: gptq\n"),
-               rounding = mixture_error(model, "method: rtn\n");
-  std::printf("relative output error of a mixture: gptq %.4f, rtn %.4f\n", gptq, rounding);
-  EXPECT_LT(gptq, 0.8 * rounding);
+  const double rounding = mixture_error(model, "method: rtn\n");
+  for (const auto& [method, most] : {std::pair{"method: gptq\n", 0.4},
+                                     {"method: awq\n", 0.85},
+                                     {"method: [awq, gptq]\ngptq: {upstream_share: 0}\n", 0.4}}) {
+    const double error = mixture_error(model, method);
+    std::printf("relative output error of a mixture: %.4f, rtn %.4f, %s", error, rounding, method);
+    EXPECT_LT(error, most * rounding) << method;
+  }
 }
 
 }  // namespace

@@ -188,6 +188,51 @@ TEST(Fold, SmoothQuantMovesAtEverySiteToo) {
     EXPECT_GT(move, std::log(1.1));
 }
 
+// The scale of the norm goes into gate and up of every expert and, stored as they are, into the router and the
+// shared gate; one of each expert goes from up into its output.
+void expect_mixture_folds(const Folded& folded, const BlockSpec& block, Moves& moves) {
+  const MixtureSpec& mixture = *block.mixture();
+  const auto& made = std::get<NormGain>(block.at(mixture.input).producer);
+  const std::vector<Estimate> s = exact(folded.norm_scales(block.at(made.norm).gain.tensor));
+  const auto expect_expert = [&](const ExpertSpec& expert) {
+    const auto pair = [&](LinearId id) { return Pair(folded, block.at(id)); };
+    ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(expert.gate.linear), s));
+    const std::vector<Estimate> rows = expect_divided_rows(pair(expert.up.linear), s);
+    ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(expert.output), rows));
+    moves.down = std::max(moves.down, largest_move(rows));
+  };
+  for (const ExpertSpec& expert : mixture.experts) ASSERT_NO_FATAL_FAILURE(expect_expert(expert));
+  if (mixture.shared) expect_expert(*mixture.shared);
+  ASSERT_FALSE(::testing::Test::HasFatalFailure());
+  std::vector<LinearId> dense = {mixture.router};
+  if (mixture.shared_gate) dense.push_back(*mixture.shared_gate);
+  for (const LinearId id : dense) {
+    const std::string& name = block.at(id).weight.tensor;
+    const std::vector<float> old = folded.source.tensor(name), fresh = folded.written(name);
+    for (std::size_t i = 0; i < old.size(); ++i)
+      ASSERT_NEAR(fresh[i], old[i] * s[i % s.size()].value, std::fabs(fresh[i]) * kArithmetic) << name;
+  }
+  moves.mlp = std::max(moves.mlp, largest_move(s));
+}
+
+class MixtureFold : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MixtureFold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
+  const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/" + GetParam() + "/model";
+  const Folded folded(
+      "method: awq\nscheme: w8a16_g8_asym\nawq: {grid: 5, clip: false}\n"
+      "calibration: {sequence_length: 64}\n",
+      open_checkpoint(system_io(), model));
+  Moves moves;
+  for (const BlockSpec& block : folded.spec.blocks)
+    if (block.mixture() != nullptr) expect_mixture_folds(folded, block, moves);
+  for (const double move : {moves.mlp, moves.down})
+    EXPECT_GT(move, std::log(1.1)) << "scales of 1 would hide a reader that was left out";
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, MixtureFold,
+                         ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"));
+
 // A producer's bias is divided like its row: new d = old up to the rounding to BF16, d known as far as the
 // row's weights tell it. A bias that was left alone is off by its row's scale.
 void expect_divided_bias(const Folded& folded, const Pair& p, const std::vector<Estimate>& divisors,

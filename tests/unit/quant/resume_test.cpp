@@ -110,16 +110,19 @@ TEST(Resume, GoesOnBehindCalibratedExperts) {
   for (const char* table : {"model.embed_tokens.weight", "lm_head.weight"})
     model.tensors[table] = noise_tensor({96, ScratchMixture::kHidden}, 7);
   const Checkpoint checkpoint = model.open();
-  const TemporaryDirectory disk;
-  const std::string recipe = "method: gptq\nscheme: w4a16_g8_sym\n";
-  const SmallJob whole{recipe, {disk / "whole", false}}, parts{recipe, {disk / "parts", false}, 3};
-  const SmallJob::Result once = whole.run(system_io(), checkpoint);
-  interrupt_after_first_block(parts, checkpoint);
-  const SmallJob::Result resumed = parts.run(system_io(), checkpoint);
-  EXPECT_EQ(resumed.report.resumed_blocks, 1);
-  EXPECT_EQ(resumed.digest, once.digest);
-  ASSERT_EQ(once.report.mixtures.size(), 2u);
-  EXPECT_EQ(resumed.report.mixtures, once.report.mixtures);
+  for (const char* method : {"method: gptq\n", "method: awq\n", "method: [awq, gptq]\n"}) {
+    SCOPED_TRACE(method);
+    const TemporaryDirectory disk;
+    const std::string recipe = std::string(method) + "scheme: w4a16_g8_sym\n";
+    const SmallJob whole{recipe, {disk / "whole", false}}, parts{recipe, {disk / "parts", false}, 3};
+    const SmallJob::Result once = whole.run(system_io(), checkpoint);
+    interrupt_after_first_block(parts, checkpoint);
+    const SmallJob::Result resumed = parts.run(system_io(), checkpoint);
+    EXPECT_EQ(resumed.report.resumed_blocks, 1);
+    EXPECT_EQ(resumed.digest, once.digest);
+    ASSERT_EQ(once.report.mixtures.size(), 2u);
+    EXPECT_EQ(resumed.report.mixtures, once.report.mixtures);
+  }
 }
 
 // What a fold makes of a reader that stays dense is read from the files, too.

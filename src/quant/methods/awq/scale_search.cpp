@@ -21,9 +21,11 @@ struct Candidate {
   double loss = 0;
 };
 
-struct RowPlace {
-  std::size_t reader;
-  std::int64_t row;
+// What one look at all readers gives.
+struct SeenReaders {
+  std::vector<double> relative_weight;      // of each channel, the mean over rows by their share
+  std::vector<float> sampled;               // an even sample of their rows
+  std::vector<const ScaleReader*> readers;  // of each of these
 };
 
 // Mean over channels that one producer feeds, given back to each of them.
@@ -41,25 +43,52 @@ void average_over_producers(std::vector<double>& values, std::span<const std::in
         sum[static_cast<std::size_t>(producer_of[c])] / count[static_cast<std::size_t>(producer_of[c])];
 }
 
-// Mean over all readers' rows of |w| / (max |w| of its group + 1e-6), per channel.
-std::vector<double> mean_relative_weight(const ScaleProblem& problem, std::int64_t channels) {
-  std::vector<double> mean(static_cast<std::size_t>(channels));
-  std::int64_t rows = 0;
+// Adds |w| / (max |w| of its group + 1e-6) of each row to its channel.
+void add_relative_weights(const ScaleReader& reader, std::span<const float> weight, std::int64_t channels,
+                          std::vector<double>& sums) {
+  const std::int64_t group = reader.scheme.group_of(channels);
+  const std::int64_t rows = static_cast<std::int64_t>(weight.size()) / channels;
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t first = 0; first < channels; first += group) {
+      const float* w = weight.data() + row * channels + first;
+      const std::int64_t count = std::min(group, channels - first);
+      const GroupRange range = find_range(w, count);
+      const float inverse = 1.0f / (std::max(-range.low, range.high) + 1e-6f);
+      for (std::int64_t k = 0; k < count; ++k)
+        sums[static_cast<std::size_t>(first + k)] +=
+            reader.share * static_cast<double>(std::fabs(w[k]) * inverse);
+    }
+}
+
+std::int64_t stride_between(const ScaleProblem& problem) {
+  std::int64_t rows = 0, smallest = INT64_MAX;
   for (const ScaleReader& reader : problem.readers) {
     rows += reader.out_features;
-    const std::int64_t group = reader.scheme.group_of(channels);
-    for (std::int64_t row = 0; row < reader.out_features; ++row)
-      for (std::int64_t first = 0; first < channels; first += group) {
-        const float* w = reader.weight.data() + row * channels + first;
-        const std::int64_t count = std::min(group, channels - first);
-        const GroupRange range = find_range(w, count);
-        const float inverse = 1.0f / (std::max(-range.low, range.high) + 1e-6f);
-        for (std::int64_t k = 0; k < count; ++k)
-          mean[static_cast<std::size_t>(first + k)] += static_cast<double>(std::fabs(w[k]) * inverse);
-      }
+    smallest = std::min(smallest, reader.out_features);
   }
-  for (double& value : mean) value /= static_cast<double>(rows);
-  return mean;
+  return scale_sample_stride(rows, smallest);
+}
+
+SeenReaders see_readers(const ScaleProblem& problem, std::int64_t channels, std::int64_t stride) {
+  SeenReaders seen;
+  seen.relative_weight.resize(static_cast<std::size_t>(channels));
+  std::int64_t rows = 0, next = 0;  // of all before this reader; the place of the next sampled row
+  double counted = 0;
+  for (const ScaleReader& reader : problem.readers) {
+    look_at(reader, [&](std::span<const float> weight) {
+      add_relative_weights(reader, weight, channels, seen.relative_weight);
+      for (; next < rows + reader.out_features; next += stride) {
+        const auto row = weight.subspan(static_cast<std::size_t>((next - rows) * channels),
+                                        static_cast<std::size_t>(channels));
+        seen.sampled.insert(seen.sampled.end(), row.begin(), row.end());
+        seen.readers.push_back(&reader);
+      }
+    });
+    rows += reader.out_features;
+    counted += reader.share * static_cast<double>(reader.out_features);
+  }
+  for (double& value : seen.relative_weight) value /= counted;
+  return seen;
 }
 
 // Silent channels (mean |x| = 0) keep s = 1 and do not bend the normalization; what is not finite becomes 1.
@@ -84,8 +113,8 @@ std::vector<float> scales_for(double ratio, bool duo, const std::vector<double>&
 }
 
 std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOptions& options,
-                                       std::int64_t channels) {
-  std::vector<double> x = problem.stats->mean_absolute(), w = mean_relative_weight(problem, channels);
+                                       std::vector<double> w) {
+  std::vector<double> x = problem.stats->mean_absolute();
   average_over_producers(x, problem.producer_of);
   average_over_producers(w, problem.producer_of);
   std::vector<Candidate> candidates = {{std::vector<float>(x.size(), 1.0f), 0}};
@@ -100,69 +129,89 @@ std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOpt
   return candidates;
 }
 
-// Of each candidate.
-std::vector<double> losses_of(const ScaleProblem& problem, std::span<const std::vector<float>* const> s,
-                              std::span<const RowPlace> rows, GramLoss& gram, ThreadPool& pool) {
-  const std::int64_t channels = problem.stats->channels();
+using Scales = std::vector<const std::vector<float>*>;
+
+Scales scales_of(const std::vector<Candidate>& candidates) {
+  Scales s;
+  s.reserve(candidates.size());
+  for (const Candidate& c : candidates) s.push_back(&c.s);
+  return s;
+}
+
+// Of each of the scales, on the sample.
+std::vector<double> sampled_losses(const SeenReaders& seen, const Scales& s, std::int64_t channels,
+                                   GramLoss& gram, ThreadPool& pool) {
+  std::vector<const QuantScheme*> schemes;  // one object for neighbours that share it
+  for (const ScaleReader* reader : seen.readers)
+    schemes.push_back(schemes.empty() || reader->scheme != *schemes.back() ? &reader->scheme
+                                                                           : schemes.back());
   const auto row_of = [&](std::int64_t i) {
-    const RowPlace place = rows[static_cast<std::size_t>(i)];
-    const ScaleReader& reader = problem.readers[place.reader];
-    return GramLoss::Row{reader.weight.data() + place.row * channels, &reader.scheme};
+    return GramLoss::Row{seen.sampled.data() + i * channels, schemes[static_cast<std::size_t>(i)]};
   };
   const std::vector<std::vector<double>> losses =
-      gram.scaled_losses(static_cast<std::int64_t>(rows.size()), row_of, s, pool);
-  std::vector<double> sums;
-  sums.reserve(losses.size());
-  for (const std::vector<double>& loss : losses) sums.push_back(sum_in_order(loss));
+      gram.scaled_losses(static_cast<std::int64_t>(schemes.size()), row_of, s, pool);
+  std::vector<double> sums(s.size());
+  for (std::size_t c = 0; c < s.size(); ++c)
+    for (std::size_t i = 0; i < losses[c].size(); ++i) sums[c] += seen.readers[i]->share * losses[c][i];
   return sums;
 }
 
-void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std::span<const RowPlace> rows,
-           GramLoss& gram, ThreadPool& pool) {
-  std::vector<const std::vector<float>*> s;
-  s.reserve(candidates.size());
-  for (const Candidate& c : candidates) s.push_back(&c.s);
-  const std::vector<double> losses = losses_of(problem, s, rows, gram, pool);
+// The same on all rows, which are added one by one, whoever they belong to.
+std::vector<double> whole_losses(const ScaleProblem& problem, const Scales& s, GramLoss& gram,
+                                 ThreadPool& pool) {
+  const std::int64_t channels = problem.stats->channels();
+  std::vector<double> sums(s.size());
+  for (const ScaleReader& reader : problem.readers)
+    look_at(reader, [&](std::span<const float> weight) {
+      const auto row_of = [&](std::int64_t row) {
+        return GramLoss::Row{weight.data() + row * channels, &reader.scheme};
+      };
+      const std::vector<std::vector<double>> losses =
+          gram.scaled_losses(reader.out_features, row_of, s, pool);
+      for (std::size_t c = 0; c < s.size(); ++c)
+        for (const double loss : losses[c]) sums[c] += reader.share * loss;
+    });
+  return sums;
+}
+
+void take_losses(const std::vector<double>& losses, std::vector<Candidate>& candidates) {
   for (std::size_t c = 0; c < losses.size(); ++c) candidates[c].loss = losses[c];
 }
 
-std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
-  std::vector<RowPlace> rows;
-  for (std::size_t r = 0; r < problem.readers.size(); ++r)
-    for (std::int64_t row = 0; row < problem.readers[r].out_features; ++row) rows.push_back({r, row});
-  return rows;
-}
-
 }  // namespace
+
+std::int64_t scale_sample_stride(std::int64_t rows, std::int64_t smallest) {
+  const std::int64_t even = std::max<std::int64_t>(1, rows / kSampledRows);
+  if (smallest == 1) return even;
+  const std::int64_t stride = std::min(even, smallest - 1);
+  const bool repeats = stride > 1 && smallest % stride == 0 && smallest / stride < 4;
+  return stride - (repeats ? 1 : 0);
+}
 
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
   ThreadPool& pool = backend.workers();
   std::optional<GramLoss> made;
   GramLoss& gram = gram_of(problem, made, backend, problem.compute);
   const std::vector<float> own_s(s.begin(), s.end());
-  const std::vector<float>* const only[] = {&own_s};
-  return losses_of(problem, only, all_rows(problem), gram, pool).front();
+  return whole_losses(problem, {&own_s}, gram, pool).front();
 }
 
 AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend) {
   const std::int64_t channels = problem.stats->channels();
-  const std::vector<RowPlace> all = all_rows(problem);
-  std::vector<RowPlace> sampled;
-  const std::size_t stride = std::max<std::size_t>(1, all.size() / static_cast<std::size_t>(kSampledRows));
-  for (std::size_t i = 0; i < all.size(); i += stride) sampled.push_back(all[i]);
-
+  const std::int64_t stride = stride_between(problem);
+  const SeenReaders seen = see_readers(problem, channels, stride);
   ThreadPool& pool = backend.workers();
   std::optional<GramLoss> made;
   GramLoss& gram = gram_of(problem, made, backend, problem.compute);
-  std::vector<Candidate> candidates = make_candidates(problem, options, channels);
-  judge(candidates, problem, sampled, gram, pool);
+  std::vector<Candidate> candidates = make_candidates(problem, options, seen.relative_weight);
+  take_losses(sampled_losses(seen, scales_of(candidates), channels, gram, pool), candidates);
   // A loss that is not finite never wins; equal losses keep the order of the grid.
   const auto better = [](const Candidate& a, const Candidate& b) {
     return std::isfinite(a.loss) && (!std::isfinite(b.loss) || a.loss < b.loss);
   };
   std::stable_sort(candidates.begin() + 1, candidates.end(), better);
   candidates.resize(std::min(candidates.size(), kFinalists + 1));
-  if (stride > 1) judge(candidates, problem, all, gram, pool);
+  if (stride > 1) take_losses(whole_losses(problem, scales_of(candidates), gram, pool), candidates);
 
   const auto best = std::min_element(candidates.begin(), candidates.end(), better);
   AwqScales result;

@@ -6,7 +6,7 @@
 //   max of its group; s /= sqrt(max s * min s);  loss(s) = sum over readers tr(D G D^T),  D = Q(W diag(s))
 //   diag(1/s) - W;  the identity is always a candidate.
 // All candidates are judged on an even sample of the rows, the best of them again on every row. Cost: 2 K^2
-// per row and candidate.
+// per row and candidate, and the sample.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -25,6 +25,10 @@ struct AwqScales {
 
 // The loss of given scales, over all rows of all readers.
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend);
+
+// Rows between those of the sample, of so many rows of all readers, the smallest of which has `smallest`: of
+// many small readers each gives a row or more, and not all of them the same one.
+std::int64_t scale_sample_stride(std::int64_t rows, std::int64_t smallest);
 
 AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend);
 

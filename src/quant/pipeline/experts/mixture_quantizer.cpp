@@ -17,10 +17,11 @@ std::vector<LinearId> readers_of(const ExpertSpec& expert, ExpertInput input) {
 
 }  // namespace
 
-MixtureQuantizer::MixtureQuantizer(BlockState& block, ActivationStream& stream, LinearJudgement& judgement,
-                                   const MixtureSpec& mixture, Quantize quantize)
+MixtureQuantizer::MixtureQuantizer(BlockState& block, ActivationStream& stream, ScaleFolding& folding,
+                                   LinearJudgement& judgement, const MixtureSpec& mixture, Quantize quantize)
     : block_(block),
       stream_(stream),
+      folding_(folding),
       judgement_(judgement),
       mixture_(mixture),
       quantize_(std::move(quantize)) {}
@@ -33,9 +34,9 @@ void MixtureQuantizer::run() {
   for (const ExpertInput input : {ExpertInput::kOfGateAndUp, ExpertInput::kOfOutput}) {
     if (!any_planned(input)) continue;
     if (input == ExpertInput::kOfGateAndUp) {
-      all_ = stream_.statistics(mixture_.input, block_.number, block_.weights, Samples::kAll);
-      check_finite(all_, block_.spec, mixture_.input, block_.run.source.checkpoint().path(),
-                   block_.run.plan.compute);
+      see_layer();
+      fold_input();
+      fold_outputs();
     }
     pass_experts(input);
     pass_shared(input);
@@ -57,22 +58,78 @@ bool MixtureQuantizer::is_starved(std::size_t expert) const {
   return counts_[expert] < starved_below(mixture_);
 }
 
-void MixtureQuantizer::pass_experts(ExpertInput input) {
+void MixtureQuantizer::check(const InputStats& stats, SiteId site) const {
+  check_finite(stats, block_.spec, site, block_.run.source.checkpoint().path(), block_.run.plan.compute);
+}
+
+void MixtureQuantizer::see_layer() {
+  all_ = stream_.statistics(mixture_.input, block_.number, block_.weights, Samples::kAll);
+  check(all_, mixture_.input);
+  block_.run.clock.charge("forward and statistics");
+}
+
+// The router is scaled and stored rounded, so it may send a row elsewhere from here on.
+void MixtureQuantizer::fold_input() {
+  if (!folding_.can_fold(mixture_.input)) return;
+  std::map<LinearId, double> share;
+  for (std::size_t e = 0; e < counts_.size(); ++e)
+    for (const LinearId id : readers_of(mixture_.experts[e], ExpertInput::kOfGateAndUp))
+      share[id] = static_cast<double>(counts_[e]) / static_cast<double>(all_.tokens());
+  InputWithGram input({std::exchange(all_, InputStats(1)), {}}, block_.run);
+  const std::vector<float> s = folding_.fold(mixture_.input, input.seen, &input.gram, share);
+  all_ = std::move(input.seen.stats);
+  if (s.empty()) return;
+  all_.divide_channels(s);
+  counts_ = stream_.routed_rows(block_.number, block_.weights);
+}
+
+void MixtureQuantizer::fold_outputs() {
+  std::vector<SeenExpert> experts;
+  for (std::size_t e = 0; e < counts_.size(); ++e)
+    if (folding_.can_fold(mixture_.experts[e].inner)) experts.push_back(seen_by_output(e));
+  const auto fold = [&](const SeenExpert& seen, InputStats stats) {
+    check(stats, seen.expert->inner);
+    InputWithGram input({std::move(stats), {}}, block_.run);
+    folding_.fold(seen.expert->inner, input.seen, &input.gram);
+  };
+  each_seen(experts, ExpertInput::kOfOutput, fold, true);
+  if (!mixture_.shared || !folding_.can_fold(mixture_.shared->inner)) return;
+  const SeenExpert shared{&*mixture_.shared, std::nullopt};
+  each_seen({&shared, 1}, ExpertInput::kOfOutput, fold, true);
+}
+
+// lent: gate and up are not quantized yet, and lie on the devices for this pass.
+void MixtureQuantizer::each_seen(std::span<const SeenExpert> experts, ExpertInput input, const Visit& visit,
+                                 bool lent) {
   const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, block_.run.plan.experts_at_once));
-  for (std::size_t first = 0; first < mixture_.experts.size(); first += at_once) {
-    const std::size_t count = std::min(at_once, mixture_.experts.size() - first);
-    std::vector<SeenExpert> seen;
-    for (std::size_t e = first; e < first + count; ++e) {
-      const bool every = input == ExpertInput::kOfOutput && is_starved(e);
-      seen.push_back({&mixture_.experts[e], every ? std::nullopt : std::optional(e)});
-    }
-    std::vector<InputStats> stats = stream_.expert_statistics(block_.number, block_.weights, seen, input);
+  for (std::size_t first = 0; first < experts.size(); first += at_once) {
+    const std::span<const SeenExpert> batch =
+        experts.subspan(first, std::min(at_once, experts.size() - first));
+    const auto each_lent = [&](const auto& visit_linear) {
+      for (const SeenExpert& seen : batch)
+        for (const LinearId id : readers_of(*seen.expert, ExpertInput::kOfGateAndUp)) visit_linear(id);
+    };
+    if (lent) each_lent([&](LinearId id) { block_.lend(id); });
+    std::vector<InputStats> stats = stream_.expert_statistics(block_.number, block_.weights, batch, input);
+    if (lent) each_lent([&](LinearId id) { block_.take_back(id); });
     block_.run.clock.charge("forward and statistics");
-    for (std::size_t i = 0; i < count; ++i) {
-      if (input == ExpertInput::kOfGateAndUp) stats[i].add_prior(all_, prior_tokens(mixture_));
-      quantize_readers(*seen[i].expert, input, std::exchange(stats[i], InputStats(1)));
-    }
+    for (std::size_t i = 0; i < batch.size(); ++i) visit(batch[i], std::exchange(stats[i], InputStats(1)));
   }
+}
+
+SeenExpert MixtureQuantizer::seen_by_output(std::size_t expert) const {
+  return {&mixture_.experts[expert], is_starved(expert) ? std::nullopt : std::optional(expert)};
+}
+
+void MixtureQuantizer::pass_experts(ExpertInput input) {
+  std::vector<SeenExpert> experts;
+  for (std::size_t e = 0; e < mixture_.experts.size(); ++e)
+    experts.push_back(input == ExpertInput::kOfOutput ? seen_by_output(e)
+                                                      : SeenExpert{&mixture_.experts[e], e});
+  each_seen(experts, input, [&](const SeenExpert& seen, InputStats stats) {
+    if (input == ExpertInput::kOfGateAndUp) stats.add_prior(all_, prior_tokens(mixture_));
+    quantize_readers(*seen.expert, input, std::move(stats));
+  });
 }
 
 void MixtureQuantizer::pass_shared(ExpertInput input) {
@@ -80,9 +137,9 @@ void MixtureQuantizer::pass_shared(ExpertInput input) {
   if (input == ExpertInput::kOfGateAndUp)
     return quantize_readers(*mixture_.shared, input, std::exchange(all_, InputStats(1)));
   const SeenExpert seen{&*mixture_.shared, std::nullopt};
-  std::vector<InputStats> stats = stream_.expert_statistics(block_.number, block_.weights, {&seen, 1}, input);
-  block_.run.clock.charge("forward and statistics");
-  quantize_readers(*mixture_.shared, input, std::move(stats.front()));
+  each_seen({&seen, 1}, input, [&](const SeenExpert&, InputStats stats) {
+    quantize_readers(*mixture_.shared, input, std::move(stats));
+  });
 }
 
 void MixtureQuantizer::quantize_readers(const ExpertSpec& expert, ExpertInput input, InputStats stats) {
@@ -90,8 +147,7 @@ void MixtureQuantizer::quantize_readers(const ExpertSpec& expert, ExpertInput in
   for (const LinearId id : readers_of(expert, input))
     if (block_.open(id)) opened.push_back(id);
   if (opened.empty()) return;
-  const SiteId site = input == ExpertInput::kOfOutput ? expert.inner : mixture_.input;
-  check_finite(stats, block_.spec, site, block_.run.source.checkpoint().path(), block_.run.plan.compute);
+  check(stats, input == ExpertInput::kOfOutput ? expert.inner : mixture_.input);
   InputWithGram with_gram({std::move(stats), {}}, block_.run);
   judgement_.measure_rounding(with_gram, opened);
   for (const LinearId id : opened) quantize_(id, with_gram);

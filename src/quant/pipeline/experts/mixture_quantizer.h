@@ -6,16 +6,23 @@
 //              where the expert has fewer of its own than the matrix has channels
 //   shared     all rows, like an MLP
 //
-// Router and shared gate stay as they are. Which experts are starved depends on counts alone. Sums are
+// Where the method looks for scales, they are moved before all that. One of the norm goes into gate and up of
+// all experts, the router and the shared gate; it is judged on all rows of the layer, an expert's loss by its
+// share of them: a row has top_k experts, so the experts' Gram matrices add up to top_k times the layer's.
+// One of each expert goes from up into its output, judged on the rows of the output behind the original gate
+// and up.
+//
+// Router and shared gate are never quantized. Which experts are starved depends on counts alone. Sums are
 // collected for as many experts at a time as the plan says (Plan::experts_at_once), in a pass over the
-// samples each; no result depends on how many they are. First gate and up of all experts, then all outputs:
-// no expert reads what another gives.
+// samples each; no result depends on how many they are. First the scales, then gate and up of all experts,
+// then all outputs: no expert reads what another gives.
 #pragma once
 #include <functional>
 
 #include "quant/pipeline/activation_stream.h"
 #include "quant/pipeline/block_state.h"
 #include "quant/pipeline/linear_judgement.h"
+#include "quant/pipeline/scale_folding.h"
 
 namespace llmq {
 
@@ -28,13 +35,22 @@ class MixtureQuantizer {
  public:
   using Quantize = std::function<void(LinearId id, InputWithGram& input)>;
   // `quantize` is called for each planned linear that is at work.
-  MixtureQuantizer(BlockState& block, ActivationStream& stream, LinearJudgement& judgement,
-                   const MixtureSpec& mixture, Quantize quantize);
+  MixtureQuantizer(BlockState& block, ActivationStream& stream, ScaleFolding& folding,
+                   LinearJudgement& judgement, const MixtureSpec& mixture, Quantize quantize);
   // All planned linears of the mixture; then the report has what each expert got.
   void run();
 
  private:
   bool any_planned(ExpertInput input) const;
+  void check(const InputStats& stats, SiteId site) const;
+  void see_layer();
+  void fold_input();
+  void fold_outputs();
+  // visit(expert, statistics) of these, in passes over as many as go at once.
+  using Visit = std::function<void(const SeenExpert& expert, InputStats stats)>;
+  void each_seen(std::span<const SeenExpert> experts, ExpertInput input, const Visit& visit,
+                 bool lent = false);
+  SeenExpert seen_by_output(std::size_t expert) const;
   void pass_experts(ExpertInput input);
   void pass_shared(ExpertInput input);
   void quantize_readers(const ExpertSpec& expert, ExpertInput input, InputStats stats);
@@ -43,6 +59,7 @@ class MixtureQuantizer {
 
   BlockState& block_;
   ActivationStream& stream_;
+  ScaleFolding& folding_;
   LinearJudgement& judgement_;
   const MixtureSpec& mixture_;
   Quantize quantize_;
