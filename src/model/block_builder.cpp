@@ -60,11 +60,14 @@ void BlockBuilder::side_by_side(NormId before, AttentionSpec attention, MlpSpec 
   both.sites.push_back(std::get<MlpSpec>(*both.beside).inner);
 }
 
+// SmoothQuant's scales cost mixtures more than they give (docs/adr/0020-mixture-of-experts.md).
 void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer) {
   if (before) producer(mixer.input, NormGain{*before});
+  at(mixer.input).smoothed = false;
   SublayerSpec part{before, {}, {}, {}, {mixer.input}};
   const auto add = [&](const ExpertSpec& expert) {
     producer(expert.inner, LinearRows{expert.up});
+    at(expert.inner).smoothed = false;
     part.sites.push_back(expert.inner);
   };
   for (const ExpertSpec& expert : mixer.experts) add(expert);

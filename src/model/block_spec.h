@@ -110,6 +110,7 @@ struct SiteSpec {
   std::vector<LinearId> readers;  // all of them, whether they are quantized or not
   Producer producer;
   bool searched = true;  // else no scale is moved that a search by the readers' own error would choose
+  bool smoothed = true;  // else none is moved that makes 8-bit inputs easier
 };
 
 // What turns queries and keys by their position: a table of the model (ModelSpec::ropes).

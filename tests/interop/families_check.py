@@ -200,7 +200,10 @@ def check_mixture(program, family, source, work):
     found = check_against_transformers(program, f"{family}, folded", folded,
                                        stacked(folded, *STACKED[family]) if family in STACKED else folded)
     expect(abs(found / original - 1) < 2e-3, f"{family}, folded: perplexity {found:.5f} of {original:.5f}")
-    for extra in (["--method", "smoothquant"], ["--method", "rtn", "--set", "format=gguf"]):
+    smoothed = quantized("smoothed", "scheme=w8a8", *few, method="smoothquant")
+    found = llmq(program, "eval-ppl", smoothed, "--max-windows", 2)["ppl"]
+    expect(abs(found / original - 1) < 0.05, f"{family}, smoothquant: perplexity {found:.4f} of {original:.4f}")
+    for extra in (["--method", "gptq", "--set", "target_bits=4.5"], ["--method", "rtn", "--set", "format=gguf"]):
         refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
                                  capture_output=True, text=True)
         expect(refused.returncode == 2 and ("mixture of experts" in refused.stderr or f"family {family}" in refused.stderr),

@@ -54,6 +54,7 @@ class DeviceWeights {
 struct SeenExpert {
   const ExpertSpec* expert = nullptr;
   std::optional<std::size_t> routed;  // its place among the router's; none: all rows
+  std::int64_t rows = 0;              // how many those are
 };
 enum class ExpertInput : std::uint8_t { kOfGateAndUp, kOfOutput };
 
@@ -87,10 +88,11 @@ class ActivationStream {
   // How many rows the router of the block's mixture sends to each expert.
   std::vector<std::int64_t> routed_rows(int block, const DeviceWeights& weights);
   // Statistics of what these experts read, of one width; rows are summed in their own order, so that an
-  // expert's do not depend on who is asked for beside it. One pass over the samples, and a Gram sum for each
-  // expert; on one device.
+  // expert's do not depend on who is asked for beside it; with `rows`, some of them as they are. One pass
+  // over the samples, and a Gram sum for each expert; on one device.
   std::vector<InputStats> expert_statistics(int block, const DeviceWeights& weights,
-                                            std::span<const SeenExpert> experts, ExpertInput input);
+                                            std::span<const SeenExpert> experts, ExpertInput input,
+                                            std::vector<RowSample>* rows = nullptr);
   // residual += the output of sublayer `part` of the block. Kept inputs are taken as they are: no weight
   // before them may have changed since their statistics.
   void finish(std::size_t part, int block, const DeviceWeights& weights);

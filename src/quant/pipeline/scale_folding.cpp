@@ -12,7 +12,7 @@ namespace llmq {
 bool ScaleFolding::can_fold(SiteId id) const {
   const SiteSpec& site = block_.spec.at(id);
   if (!block_.run.plan.traits->folds || std::holds_alternative<std::monostate>(site.producer)) return false;
-  if (searches_by_gram() && !site.searched) return false;
+  if (searches_by_gram() ? !site.searched : !site.smoothed) return false;
   const auto* const rows = std::get_if<LinearRows>(&site.producer);
   const auto is_planned = [&](LinearId reader) { return block_.is_planned(reader); };
   return std::any_of(site.readers.begin(), site.readers.end(), is_planned) &&

@@ -1,6 +1,7 @@
 // What is held while the experts of a mixture are calibrated: the sums of as many as go at once, then their
 // Gram matrices while one expert after another is rounded (quant/pipeline/experts/mixture_quantizer.h). Where
 // scales are searched, gate and up of as many lie on the device before they are rounded: all of them do then.
+#include "calibration/row_sample.h"
 #include "quant/methods/awq/scale_search.h"
 #include "quant/methods/gptq/device_rows.h"
 #include "quant/methods/gram_loss.h"
@@ -45,17 +46,21 @@ std::uint64_t PeakMemory::expert_rows(const MixtureSpec& mixture) const {
 
 void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
                              std::vector<std::vector<MemoryItem>>& moments) const {
+  bool rounds_inputs = false;
   std::uint64_t prepared = 0, planned = 0, scaled = 0, largest = 0;
   for (const LinearId id : mixture.linears()) {
     const LinearSpec& linear = block.at(id);
     prepared += weights_of(linear) * element_;
     planned += is_planned(linear) ? 1 : 0;
+    rounds_inputs = rounds_inputs || (is_planned(linear) &&
+                                      planned_.at(linear.module).activation_scale != ActivationScale::kNone);
     largest = std::max(largest, weights_of(linear));
     if (searches() && !linear.quantizable) scaled += weights_of(linear) * 4;
   }
   if (searches()) scaled += (mixture.experts.size() * positive(mixture.width) + positive(mixture.hidden)) * 4;
-  const std::uint64_t h = positive(mixture.hidden);
-  const auto add = [&](const char* what, std::uint64_t bytes, std::uint64_t grams) {
+  const std::uint64_t h = positive(mixture.hidden),
+                      sampled = rounds_inputs ? positive(RowSample::kWanted) * 4 : 0;  // of each channel
+  const auto add = [&](const char* what, std::uint64_t bytes, std::uint64_t grams, std::uint64_t rows) {
     moments.push_back(with_base(
         {{"program while it computes", kComputingBytes},
          {"activations of all samples and of one chunk", has_own_memory_ ? held(tokens_) : stream()},
@@ -66,24 +71,26 @@ void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
          {"one expert's rows of a chunk", unless_on_device(expert_rows(mixture))},
          {"Gram triangles of experts and of all rows (FP64)", grams},
          {"routers that a fold scaled, until they are written, and experts' scales (FP32)", scaled},
+         {"sampled rows of experts and of all rows (FP32)", rows},
          {what, bytes}}));
   };
-  add("nothing beside what the samples pass", 0, 0);
+  add("nothing beside what the samples pass", 0, 0, 0);
   if (planned == 0) return;
   if (searches())
     add("a Gram square, prepared, a sample of the experts' rows and one linear",
         4 * h * h + unless_on_device(element_ * h * h) + sampled_rows(mixture) * h * 4 + largest * 4,
-        h * h * 4);
+        h * h * 4, sampled * h);
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
-    const std::uint64_t k = input.channels, n = k * input.rows, grams = (input.at_once * k * k + h * h) * 4;
-    add("experts' sums of a chunk (FP32)", unless_on_device(input.at_once * k * k * 4), grams);
+    const std::uint64_t k = input.channels, n = k * input.rows, grams = (input.at_once * k * k + h * h) * 4,
+                        rows = sampled * (input.at_once * k + h);
+    add("experts' sums of a chunk (FP32)", unless_on_device(input.at_once * k * k * 4), grams, rows);
     // The square beside its triangle; then linears in FP32, as they were and scaled, codes, twice where two
     // are compared, and what is dequantized and prepared again, or factors.
     const std::uint64_t linears = input.linears * n * (searches() ? 8 : 4);
     add("a Gram square, prepared, and an expert that is rounded",
         4 * k * k + unless_on_device(element_ * k * k) + linears + n +
             std::max(n + factors(k), n * (4 + element_)),
-        grams);
+        grams, rows);
   }
 }
 

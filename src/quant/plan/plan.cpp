@@ -175,13 +175,9 @@ void check_float8(const Plan& plan, const std::string& source) {
 
 // What a mixture of experts asks for that is not calibrated; empty: nothing does.
 std::string uncalibrated_in_mixtures(const Plan& plan) {
-  if (plan.traits->samples_rows) return "method " + plan.method;
-  if (plan.kv_cache) return "a quantized KV cache";
-  if (plan.target_bits) return "a budget of bits";
-  if (std::any_of(plan.modules.begin(), plan.modules.end(),
-                  [](const PlannedModule& m) { return m.scheme.activation_bits != 16; }))
-    return "a method that sees 8-bit inputs";
-  return plan.devices.empty() ? "" : "a run on several devices";
+  if (plan.kv_cache) return "quantized KV cache";
+  if (plan.target_bits) return "budget of bits";
+  return plan.devices.empty() ? "" : "run on several devices";
 }
 
 // How many experts' sums are collected at once, if memory has room for all; 0: there is no mixture.
@@ -192,13 +188,10 @@ std::int64_t experts_to_calibrate(const Recipe& recipe, const ModelSpec& spec, c
     if (mixture == nullptr) continue;
     if (const std::string asked = uncalibrated_in_mixtures(plan); !asked.empty())
       fail(ErrorKind::kUnsupported,
-           {fmt::format(
-                "{} has a mixture of experts, which this version calibrates for awq and gptq alone, and {} "
-                "needs more",
-                block.prefix, asked),
-            recipe.source, plan.traits->samples_rows ? "method" : "scheme",
-            "awq and gptq with 16-bit inputs on one device do, and rtn with 16-bit or dynamic 8-bit inputs "
-            "needs no samples"});
+           {fmt::format("{} has a mixture of experts, for which this version has no {}", block.prefix, asked),
+            recipe.source,
+            {},
+            "leave it out"});
     most = std::max(most, static_cast<std::int64_t>(mixture->experts.size()));
   }
   return most;
@@ -217,14 +210,16 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
 
 bool is_fixed(const SiteSpec& site) { return std::holds_alternative<std::monostate>(site.producer); }
 bool is_unsearched(const SiteSpec& site) { return !site.searched; }
+bool is_unsmoothed(const SiteSpec& site) { return !site.smoothed; }
 
-// Names of such sites, each once.
+// Names of such sites, each once; those of experts ("x_down.3") by what they have in common.
 std::vector<std::string> sites_that(bool (*are)(const SiteSpec&), const ModelSpec& spec) {
   std::vector<std::string> names;
   for (const BlockSpec& block : spec.blocks)
-    for (const SiteSpec& site : block.sites)
-      if (are(site) && std::find(names.begin(), names.end(), site.name) == names.end())
-        names.push_back(site.name);
+    for (const SiteSpec& site : block.sites) {
+      const std::string name = site.name.substr(0, site.name.find('.'));
+      if (are(site) && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
   return names;
 }
 
@@ -239,6 +234,12 @@ void suit_to_blocks(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
       plan.traits->searches_by_gram && !left.empty())
     plan.warnings.push_back(fmt::format("{} moves no scale out of {}: it was measured to lose in family {}",
                                         plan.method, fmt::join(left, " and "), spec.family));
+  if (const std::vector<std::string> left = sites_that(is_unsmoothed, spec);
+      plan.traits->samples_rows && !left.empty())
+    plan.warnings.push_back(
+        fmt::format("{} moves no scale out of {}: it was measured to lose in mixtures of "
+                    "experts; attention is smoothed",
+                    plan.method, fmt::join(left, " and ")));
   const bool none_alone = std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
     return std::all_of(block.sublayers.begin(), block.sublayers.end(), [](const SublayerSpec& part) {
       return part.after.has_value() || part.beside.has_value();

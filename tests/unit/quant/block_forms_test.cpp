@@ -264,12 +264,10 @@ TEST(BlockForms, WhatNoMixtureIsCalibratedForIsRefused) {
     for (const LinearSpec& linear : block.linears)
       EXPECT_EQ(job.output.quantized.count(linear.module), linear.quantizable ? 1u : 0u) << linear.module;
   for (const auto& [recipe, asked] :
-       {std::pair{"method: smoothquant\n", "method smoothquant needs more"},
-        {"method: gptq\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs more"},
-        {"method: gptq\ntarget_bits: 4.5\n", "a budget of bits needs more"},
-        {"method: gptq\noverrides: [{match: 're:.*', scheme: w4a8_g8}]\n", "8-bit inputs needs more"},
-        {"method: rtn\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs more"},
-        {"method: rtn\ntarget_bits: 4.5\n", "a budget of bits needs more"}}) {
+       {std::pair{"method: gptq\nkv_cache: {dtype: fp8}\n", "no quantized KV cache"},
+        {"method: awq\ntarget_bits: 4.5\n", "no budget of bits"},
+        {"method: rtn\nkv_cache: {dtype: fp8}\n", "no quantized KV cache"},
+        {"method: rtn\ntarget_bits: 4.5\n", "no budget of bits"}}) {
     const std::string text =
         std::string(recipe) + "scheme: w4a16_g8_sym\ncalibration: {sequence_length: 24}\n";
     EXPECT_THAT(

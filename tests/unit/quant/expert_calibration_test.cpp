@@ -54,10 +54,11 @@ TEST(ExpertStatistics, AreThoseOfExactlyItsRows) {
       if (answer[e] >= sorted[1]) own[e].push_back(x);
   }
   std::vector<SeenExpert> seen;
-  for (std::size_t e = 0; e < own.size(); ++e) seen.push_back({&at.mixture().experts[e], e});
   const std::vector<std::int64_t> counts = at.stream.routed_rows(0, at.weights);
+  for (std::size_t e = 0; e < own.size(); ++e) seen.push_back({&at.mixture().experts[e], e, counts[e]});
+  std::vector<RowSample> sampled;
   const std::vector<InputStats> read = at.stream.expert_statistics(0, at.weights, seen,
-                                                                   ExpertInput::kOfGateAndUp),
+                                                                   ExpertInput::kOfGateAndUp, &sampled),
                                 made =
                                     at.stream.expert_statistics(0, at.weights, seen, ExpertInput::kOfOutput);
   const auto inner = [&](std::size_t e, const std::vector<std::vector<double>>& inputs) {
@@ -77,6 +78,10 @@ TEST(ExpertStatistics, AreThoseOfExactlyItsRows) {
     EXPECT_EQ(counts[e], static_cast<std::int64_t>(own[e].size()));
     expect_gram(read[e], own[e]);
     expect_gram(made[e], inner(e, own[e]));
+    ASSERT_EQ(sampled[e].rows(), counts[e]) << "fewer than are wanted: all of them";
+    for (std::size_t r = 0; r < own[e].size(); ++r)
+      for (std::size_t k = 0; k < own[e][r].size(); ++k)
+        ASSERT_EQ(sampled[e].row(static_cast<std::int64_t>(r))[k], own[e][r][k]);
   }
   const SeenExpert every{&at.mixture().experts[1], std::nullopt};
   expect_gram(at.stream.expert_statistics(0, at.weights, {&every, 1}, ExpertInput::kOfOutput).front(),
@@ -213,6 +218,49 @@ TEST(ExpertCalibration, AStarvedExpertSeesAllRowsAndIsReported) {
 }
 
 // The scale at the norm is judged by what rows read: an expert that has none does not bend it.
+// Inputs of 8 bits, with scales of each row and of the whole: the same bytes whatever goes at once, judged on
+// rows of each expert, of one without any, too.
+TEST(ExpertCalibration, EightBitInputsOfExpertsAreJudgedOnTheirRows) {
+  NoisyMixture model;
+  model.starve_expert_0();
+  const Checkpoint checkpoint = model.open();
+  const std::string few = "ignore: [lm_head]\ncalibration: {samples: 4, sequence_length: 24}\n";
+  for (const char* method : {"method: gptq\nscheme: w4a8_g8\n", "method: smoothquant\nscheme: w8a8\n",
+                             "method: rtn\nscheme: fp8_static\n", "method: awq\nscheme: w4a8_g8\n",
+                             "method: [smoothquant, gptq]\nscheme: w4a8_g8\nsmoothquant: {alpha: 0.5}\n"}) {
+    SCOPED_TRACE(method);
+    const ExpertJob job(method + few, checkpoint);
+    expect_same_bytes(job, ExpertJob(method + few, checkpoint, 1, 2));
+    for (const ModuleReport& module : job.report.modules) {
+      EXPECT_TRUE(module.input_error > 0 && module.input_error < 0.01) << module.module;
+      const QuantizedMatrix& matrix = job.output.quantized.at(module.module);
+      const bool is_static = matrix.scheme.activation_scale == ActivationScale::kTensor;
+      EXPECT_TRUE(!is_static || (std::isfinite(matrix.input_scale) && matrix.input_scale > 0));
+    }
+  }
+}
+
+// The fold of experts is off, and the plan says so; attention is smoothed as in every model.
+TEST(ExpertCalibration, SmoothQuantLeavesTheNormOfExpertsAlone) {
+  const NoisyMixture model;
+  const Checkpoint checkpoint = model.open();
+  const std::string recipe =
+      "method: smoothquant\nscheme: w8a8\nsmoothquant: {alpha: 0.5}\n"
+      "calibration: {samples: 4, sequence_length: 24}\n";
+  const ExpertJob job(recipe, checkpoint);
+  const auto stays = [&](const char* name) {
+    const std::string tensor = std::string("model.layers.0.") + name + ".weight";
+    const std::string& was = model.tensors.at(tensor).bytes;
+    return std::memcmp(job.output.dense.at(tensor).bytes.data(), was.data(), was.size()) == 0;
+  };
+  EXPECT_TRUE(stays("post_attention_layernorm"));
+  EXPECT_TRUE(stays("mlp.gate"));
+  EXPECT_FALSE(stays("input_layernorm"));
+  const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, ModelSpec::read(checkpoint),
+                              Compute::kFloat32, 1, 0);
+  EXPECT_THAT(plan.warnings, ::testing::Contains(::testing::HasSubstr("no scale out of x_mlp and x_down:")));
+}
+
 TEST(ExpertCalibration, AnExpertWithoutRowsHasNoPartInTheScale) {
   NoisyMixture model, bent;
   for (NoisyMixture* each : {&model, &bent}) each->starve_expert_0();

@@ -188,8 +188,8 @@ TEST(Fold, SmoothQuantMovesAtEverySiteToo) {
     EXPECT_GT(move, std::log(1.1));
 }
 
-// The scale of the norm goes into gate and up of every expert and, stored as they are, into the router and the
-// shared gate; one of each expert goes from up into its output.
+// The scale of the norm goes into gate and up of every expert and, stored as they are, into the router and
+// the shared gate; one of each expert goes from up into its output.
 void expect_mixture_folds(const Folded& folded, const BlockSpec& block, Moves& moves) {
   const MixtureSpec& mixture = *block.mixture();
   const auto& made = std::get<NormGain>(block.at(mixture.input).producer);

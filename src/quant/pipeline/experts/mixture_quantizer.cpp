@@ -40,7 +40,7 @@ void MixtureQuantizer::run() {
     }
     pass_experts(input);
     pass_shared(input);
-    all_ = InputStats(1);
+    all_ = {InputStats(1), {}};
   }
   report(first_module);
 }
@@ -62,9 +62,20 @@ void MixtureQuantizer::check(const InputStats& stats, SiteId site) const {
   check_finite(stats, block_.spec, site, block_.run.source.checkpoint().path(), block_.run.plan.compute);
 }
 
+// 8-bit inputs are judged on rows.
+bool MixtureQuantizer::needs_rows() const {
+  const std::vector<LinearId> linears = mixture_.linears();
+  return std::any_of(linears.begin(), linears.end(), [&](LinearId id) {
+    const auto planned = block_.run.planned.find(block_.spec.at(id).module);
+    return planned != block_.run.planned.end() &&
+           planned->second->scheme.activation_scale != ActivationScale::kNone;
+  });
+}
+
 void MixtureQuantizer::see_layer() {
-  all_ = stream_.statistics(mixture_.input, block_.number, block_.weights, Samples::kAll);
-  check(all_, mixture_.input);
+  all_.stats = stream_.statistics(mixture_.input, block_.number, block_.weights, Samples::kAll,
+                                  needs_rows() ? &all_.rows : nullptr);
+  check(all_.stats, mixture_.input);
   block_.run.clock.charge("forward and statistics");
 }
 
@@ -74,10 +85,10 @@ void MixtureQuantizer::fold_input() {
   std::map<LinearId, double> share;
   for (std::size_t e = 0; e < counts_.size(); ++e)
     for (const LinearId id : readers_of(mixture_.experts[e], ExpertInput::kOfGateAndUp))
-      share[id] = static_cast<double>(counts_[e]) / static_cast<double>(all_.tokens());
-  InputWithGram input({std::exchange(all_, InputStats(1)), {}}, block_.run);
+      share[id] = static_cast<double>(counts_[e]) / static_cast<double>(stream_.tokens());
+  InputWithGram input(std::move(all_), block_.run);
   const std::vector<float> s = folding_.fold(mixture_.input, input.seen, &input.gram, share);
-  all_ = std::move(input.seen.stats);
+  all_ = std::move(input.seen);
   if (s.empty()) return;
   all_.divide_channels(s);
   counts_ = stream_.routed_rows(block_.number, block_.weights);
@@ -86,15 +97,15 @@ void MixtureQuantizer::fold_input() {
 void MixtureQuantizer::fold_outputs() {
   std::vector<SeenExpert> experts;
   for (std::size_t e = 0; e < counts_.size(); ++e)
-    if (folding_.can_fold(mixture_.experts[e].inner)) experts.push_back(seen_by_output(e));
-  const auto fold = [&](const SeenExpert& seen, InputStats stats) {
-    check(stats, seen.expert->inner);
-    InputWithGram input({std::move(stats), {}}, block_.run);
-    folding_.fold(seen.expert->inner, input.seen, &input.gram);
+    if (folding_.can_fold(mixture_.experts[e].inner)) experts.push_back(seen(e, ExpertInput::kOfOutput));
+  const auto fold = [&](const SeenExpert& expert, SeenInput seen) {
+    check(seen.stats, expert.expert->inner);
+    InputWithGram input(std::move(seen), block_.run);
+    folding_.fold(expert.expert->inner, input.seen, &input.gram);
   };
   each_seen(experts, ExpertInput::kOfOutput, fold, true);
   if (!mixture_.shared || !folding_.can_fold(mixture_.shared->inner)) return;
-  const SeenExpert shared{&*mixture_.shared, std::nullopt};
+  const SeenExpert shared = shared_expert();
   each_seen({&shared, 1}, ExpertInput::kOfOutput, fold, true);
 }
 
@@ -102,6 +113,7 @@ void MixtureQuantizer::fold_outputs() {
 void MixtureQuantizer::each_seen(std::span<const SeenExpert> experts, ExpertInput input, const Visit& visit,
                                  bool lent) {
   const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, block_.run.plan.experts_at_once));
+  const bool keeps_rows = !lent && needs_rows();
   for (std::size_t first = 0; first < experts.size(); first += at_once) {
     const std::span<const SeenExpert> batch =
         experts.subspan(first, std::min(at_once, experts.size() - first));
@@ -110,45 +122,51 @@ void MixtureQuantizer::each_seen(std::span<const SeenExpert> experts, ExpertInpu
         for (const LinearId id : readers_of(*seen.expert, ExpertInput::kOfGateAndUp)) visit_linear(id);
     };
     if (lent) each_lent([&](LinearId id) { block_.lend(id); });
-    std::vector<InputStats> stats = stream_.expert_statistics(block_.number, block_.weights, batch, input);
+    std::vector<RowSample> rows;
+    std::vector<InputStats> stats =
+        stream_.expert_statistics(block_.number, block_.weights, batch, input, keeps_rows ? &rows : nullptr);
     if (lent) each_lent([&](LinearId id) { block_.take_back(id); });
+    rows.resize(batch.size());
     block_.run.clock.charge("forward and statistics");
-    for (std::size_t i = 0; i < batch.size(); ++i) visit(batch[i], std::exchange(stats[i], InputStats(1)));
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      visit(batch[i], {std::exchange(stats[i], InputStats(1)), std::exchange(rows[i], {})});
   }
 }
 
-SeenExpert MixtureQuantizer::seen_by_output(std::size_t expert) const {
-  return {&mixture_.experts[expert], is_starved(expert) ? std::nullopt : std::optional(expert)};
+SeenExpert MixtureQuantizer::seen(std::size_t expert, ExpertInput input) const {
+  const bool every = input == ExpertInput::kOfOutput && is_starved(expert);
+  return {&mixture_.experts[expert], every ? std::nullopt : std::optional(expert),
+          every ? stream_.tokens() : counts_[expert]};
 }
 
 void MixtureQuantizer::pass_experts(ExpertInput input) {
   std::vector<SeenExpert> experts;
-  for (std::size_t e = 0; e < mixture_.experts.size(); ++e)
-    experts.push_back(input == ExpertInput::kOfOutput ? seen_by_output(e)
-                                                      : SeenExpert{&mixture_.experts[e], e});
-  each_seen(experts, input, [&](const SeenExpert& seen, InputStats stats) {
-    if (input == ExpertInput::kOfGateAndUp) stats.add_prior(all_, prior_tokens(mixture_));
-    quantize_readers(*seen.expert, input, std::move(stats));
+  for (std::size_t e = 0; e < mixture_.experts.size(); ++e) experts.push_back(seen(e, input));
+  each_seen(experts, input, [&](const SeenExpert& expert, SeenInput seen) {
+    if (input == ExpertInput::kOfGateAndUp) {
+      seen.stats.add_prior(all_.stats, prior_tokens(mixture_));
+      if (is_starved(*expert.routed)) seen.rows = all_.rows;
+    }
+    quantize_readers(*expert.expert, input, std::move(seen));
   });
 }
 
 void MixtureQuantizer::pass_shared(ExpertInput input) {
   if (!mixture_.shared) return;
-  if (input == ExpertInput::kOfGateAndUp)
-    return quantize_readers(*mixture_.shared, input, std::exchange(all_, InputStats(1)));
-  const SeenExpert seen{&*mixture_.shared, std::nullopt};
-  each_seen({&seen, 1}, input, [&](const SeenExpert&, InputStats stats) {
-    quantize_readers(*mixture_.shared, input, std::move(stats));
+  if (input == ExpertInput::kOfGateAndUp) return quantize_readers(*mixture_.shared, input, std::move(all_));
+  const SeenExpert shared = shared_expert();
+  each_seen({&shared, 1}, input, [&](const SeenExpert&, SeenInput seen) {
+    quantize_readers(*mixture_.shared, input, std::move(seen));
   });
 }
 
-void MixtureQuantizer::quantize_readers(const ExpertSpec& expert, ExpertInput input, InputStats stats) {
+void MixtureQuantizer::quantize_readers(const ExpertSpec& expert, ExpertInput input, SeenInput seen) {
   std::vector<LinearId> opened;
   for (const LinearId id : readers_of(expert, input))
     if (block_.open(id)) opened.push_back(id);
   if (opened.empty()) return;
-  check(stats, input == ExpertInput::kOfOutput ? expert.inner : mixture_.input);
-  InputWithGram with_gram({std::move(stats), {}}, block_.run);
+  check(seen.stats, input == ExpertInput::kOfOutput ? expert.inner : mixture_.input);
+  InputWithGram with_gram(std::move(seen), block_.run);
   judgement_.measure_rounding(with_gram, opened);
   for (const LinearId id : opened) quantize_(id, with_gram);
 }

@@ -6,11 +6,14 @@
 //              where the expert has fewer of its own than the matrix has channels
 //   shared     all rows, like an MLP
 //
-// Where the method looks for scales, they are moved before all that. One of the norm goes into gate and up of
-// all experts, the router and the shared gate; it is judged on all rows of the layer, an expert's loss by its
-// share of them: a row has top_k experts, so the experts' Gram matrices add up to top_k times the layer's.
-// One of each expert goes from up into its output, judged on the rows of the output behind the original gate
-// and up.
+// Where inputs are rounded to 8 bits, some of these rows are kept as they are; of gate and up of a starved
+// expert, some of the layer's. A static scale of gate and up is that of the layer's largest input.
+//
+// Where the method looks for scales in a mixture, they are moved before all that. One of the norm goes into
+// gate and up of all experts, the router and the shared gate; it is judged on all rows of the layer, an
+// expert's loss by its share of them: a row has top_k experts, so the experts' Gram matrices add up to top_k
+// times the layer's. One of each expert goes from up into its output, judged on the rows of the output behind
+// the original gate and up.
 //
 // Router and shared gate are never quantized. Which experts are starved depends on counts alone. Sums are
 // collected for as many experts at a time as the plan says (Plan::experts_at_once), in a pass over the
@@ -47,13 +50,15 @@ class MixtureQuantizer {
   void fold_input();
   void fold_outputs();
   // visit(expert, statistics) of these, in passes over as many as go at once.
-  using Visit = std::function<void(const SeenExpert& expert, InputStats stats)>;
+  using Visit = std::function<void(const SeenExpert& expert, SeenInput seen)>;
   void each_seen(std::span<const SeenExpert> experts, ExpertInput input, const Visit& visit,
                  bool lent = false);
-  SeenExpert seen_by_output(std::size_t expert) const;
+  SeenExpert seen(std::size_t expert, ExpertInput input) const;
+  SeenExpert shared_expert() const { return {&*mixture_.shared, std::nullopt, stream_.tokens()}; }
+  bool needs_rows() const;
   void pass_experts(ExpertInput input);
   void pass_shared(ExpertInput input);
-  void quantize_readers(const ExpertSpec& expert, ExpertInput input, InputStats stats);
+  void quantize_readers(const ExpertSpec& expert, ExpertInput input, SeenInput seen);
   bool is_starved(std::size_t expert) const;
   void report(std::size_t first_module) const;
 
@@ -64,7 +69,7 @@ class MixtureQuantizer {
   const MixtureSpec& mixture_;
   Quantize quantize_;
   std::vector<std::int64_t> counts_;  // rows of each expert
-  InputStats all_{1};                 // of what gate and up read, all rows
+  SeenInput all_{InputStats(1), {}};  // what gate and up read, all rows
 };
 
 }  // namespace llmq
