@@ -182,9 +182,9 @@ class StagedBlock {
         run_.backend);
     if (block_.at_work(s.site).size() == 1) input.prepared.reset();  // this was the input's last reader
     charge("rounding");
-    check_scales(matrix, s.module, run_.source.checkpoint().path().string());
     judgement_.judge(work, matrix, input);
     judgement_.set_input_scale(matrix, input.seen, s.module);
+    check_scales(matrix, s.module, run_.source.checkpoint().path().string());
     work.report.scales = scale_histogram(matrix.scales);
     work.report.input_error = judgement_.input_error(work, input.seen);
     charge("losses");
@@ -203,9 +203,10 @@ class StagedBlock {
          {std::pair{"k_scale", extremes.keys}, std::pair{"v_scale", extremes.values}}) {
       const bool float8 = run_.plan.kv_cache == KvCacheType::kFloat8;
       const float scale = input_scale(float8 ? WeightType::kFloat8 : WeightType::kInteger, largest);
+      const std::string tensor = kv_scale_name(block_.spec, name);
+      check_scale(scale, "the scale of its pages", tensor, run_.source.checkpoint().path().string());
       const auto bytes = std::as_bytes(std::span(&scale, 1));
-      run_.writing.add_dense(kv_scale_name(block_.spec, name), DType::kF32, {1},
-                             {bytes.begin(), bytes.end()});
+      run_.writing.add_dense(tensor, DType::kF32, {1}, {bytes.begin(), bytes.end()});
     }
   }
 

@@ -31,12 +31,24 @@ double weight_error(const LinearWork& work, const QuantizedMatrix& matrix, Threa
   return whole == 0 ? 0 : std::sqrt(sum_in_order(difference) / whole);
 }
 
+void check_scale(float scale, const std::string& place, const std::string& tensor, const std::string& file) {
+  if (std::isfinite(scale) && scale != 0) return;
+  fail(ErrorKind::kInternal,
+       {fmt::format("{} is {}, and would be written", place, scale), file, tensor, "nothing was published"});
+}
+
 void check_scales(const QuantizedMatrix& matrix, const std::string& module, const std::string& file) {
-  for (const float scale : matrix.scales)
-    if (!std::isfinite(scale))
+  const auto groups = static_cast<std::size_t>(matrix.groups());
+  for (std::size_t i = 0; i < matrix.scales.size(); ++i) {
+    if (std::isinf(matrix.scales[i]))
       fail(ErrorKind::kUnsupported, {fmt::format("its weights need a scale beyond {}'s range",
                                                  dtype_row(matrix.scheme.scale_dtype).name),
                                      file, module, "write format: compressed-tensors, or a BF16 checkpoint"});
+    check_scale(matrix.scales[i], fmt::format("the scale of row {}, group {}", i / groups, i % groups),
+                module, file);
+  }
+  if (matrix.scheme.activation_scale == ActivationScale::kTensor)
+    check_scale(matrix.input_scale, "the scale of its inputs", module, file);
 }
 
 }  // namespace llmq
