@@ -97,6 +97,32 @@ struct AttentionTile {
   unsigned char* scratch = nullptr;  // attention_scratch() bytes, aligned to 64
 };
 
+// A depthwise convolution over the rows of one sequence, some of its channels (kernels/cpu/ops/recurrence.h).
+struct ConvRows {
+  float* y = nullptr;
+  int64_t y_row = 0;
+  const float* x = nullptr;
+  int64_t x_row = 0;
+  const float* weight = nullptr;  // [taps], the oldest row's first
+  int64_t weight_row = 0;
+  const float* before = nullptr;  // [taps - 1], what stood before the first row
+  int64_t before_row = 0;
+  int64_t taps = 0, rows = 0, channels = 0;
+};
+
+// The gated delta rule over the rows of one sequence, one head (kernels/cpu/ops/recurrence.h).
+struct DeltaHead {
+  const float *q = nullptr, *k = nullptr, *v = nullptr;
+  int64_t q_row = 0, k_row = 0, v_row = 0;
+  const float *decay = nullptr, *share = nullptr;  // of each row
+  float* state = nullptr;                          // [key_dim][value_dim]
+  float* out = nullptr;
+  int64_t out_row = 0;
+  int64_t rows = 0, key_dim = 0, value_dim = 0;
+  float scale = 0;           // of a query
+  float* scratch = nullptr;  // 2 key_dim
+};
+
 struct SoftmaxSum {
   float max;
   double sum;
@@ -161,6 +187,8 @@ struct CpuKernels {
   // By Activation and y's format: y = act(gate) * up, y = act(x). The same bits at every level.
   void (*gated[kActivations][2])(void* y, const float* gate, const float* up, int64_t n);
   void (*activate[kActivations][2])(void* y, const float* x, int64_t n);
+  void (*causal_conv)(const ConvRows&);  // the same bits at every level
+  void (*delta_rule)(const DeltaHead&);
   // For tests: exp of the activations; 2^x, x <= 126, of attention.
   void (*exponential)(float* y, const float* x, int64_t n);
   void (*exponential2)(float* y, const float* x, int64_t n);

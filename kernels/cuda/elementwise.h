@@ -88,6 +88,7 @@ struct Rope {
 
 LLMQ_BLOCK float activated(float x, Activation act) {
   if (act == Activation::kSilu) return x / (1.0f + expf(-x));
+  if (act == Activation::kSigmoid) return 1.0f / (1.0f + expf(-x));
   if (act == Activation::kRelu) return x < 0.0f ? 0.0f : x;
   if (act == Activation::kGelu) return 0.5f * x * erfcf(-0.7071067811865476f * x);
   const float inner = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);

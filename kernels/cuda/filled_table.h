@@ -11,6 +11,8 @@ constexpr CudaKernels filled_table() {
       .embed = Way::template start<Each<Embed>>,
       .rope = Way::template start<Each<Rope>>,
       .move_kv = Way::template start<Each<MoveKv>>,
+      .causal_conv = Way::template start<Each<CausalConv>>,
+      .delta_rule = Way::template start<DeltaRule>,
       .gated_activation = Way::template start<Each<GatedActivation>>,
       .activate = Way::template start<Each<Activate>>,
       .add = Way::template start<Each<Add>>,

@@ -16,6 +16,7 @@
 #include "kernels/cuda/peak.h"
 #include "kernels/cuda/placed_columns.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/recurrence.h"
 #include "kernels/cuda/round_inputs.h"
 #include "kernels/cuda/row_differences.h"
 #include "kernels/cuda/row_sums.h"
@@ -33,6 +34,8 @@ struct CudaKernels {
   Launch<Each<Embed>> embed;
   Launch<Each<Rope>> rope;
   Launch<Each<MoveKv>> move_kv;
+  Launch<Each<CausalConv>> causal_conv;
+  Launch<DeltaRule> delta_rule;
   Launch<Each<GatedActivation>> gated_activation;
   Launch<Each<Activate>> activate;
   Launch<Each<Add>> add;

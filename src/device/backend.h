@@ -94,6 +94,21 @@ struct AttentionProblem {
   Compute compute = Compute::kFloat32;
 };
 
+// Heads of the gated delta rule: value head h has the query and the key of head h / (value_heads / key_heads).
+struct DeltaHeads {
+  int key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  std::int64_t keys() const { return std::int64_t{key_heads} * key_dim; }
+  std::int64_t values() const { return std::int64_t{value_heads} * value_dim; }
+  // Elements of the state of one sequence.
+  std::int64_t state() const { return values() * key_dim; }
+};
+// What makes a row's two numbers of a value head: by how much its state decays, exp(-exp(rate) softplus(decay
+// + shift)), and which share of the difference it takes, sigmoid(share). F32 [T, value_heads], and
+// [value_heads].
+struct DeltaGates {
+  TensorView decay, share, rate, shift;
+};
+
 // What scoring needs of one row of logits, all in FP64 over the FP32 logits.
 struct RowScore {
   double log_prob = 0;      // log softmax(logits)[target]
@@ -190,6 +205,22 @@ class Backend {
   // on its batch.
   virtual void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                          std::span<const SequenceRows> sequences, const AttentionProblem& problem) = 0;
+  // What rows leave for those behind them in a state of fixed size. Both take consecutive rows of one
+  // sequence and change its state; rows go one after another, so no result depends on where a sequence is cut.
+  //
+  // y[t, c] = silu(sum_j weight[j, c] x[t - taps + 1 + j, c]), where `before` [taps - 1, C] stands before the
+  // first row; then it is the last taps - 1 of all these rows. y, x F32 [T, C] (row strides free, y is not
+  // x), weight F32 [taps, C].
+  virtual void causal_conv(const TensorView& y, const TensorView& x, const TensorView& weight,
+                           const TensorView& before) = 0;
+  // The gated delta rule, for each value head with its state S [key_dim, value_dim], row by row:
+  //   k, q = k / |k|, q / |q| / sqrt(key_dim)     |x| = sqrt(sum x^2 + 1e-6)
+  //   S = decay S;  S += k (share (v - S^T k))^T;  out = S^T q
+  // q, k F32 [T, key_heads * key_dim], v and out F32 [T, value_heads * value_dim], row strides free; state F32
+  // [value_heads, key_dim, value_dim].
+  virtual void delta_rule(const TensorView& out, const TensorView& q, const TensorView& k,
+                          const TensorView& v, const DeltaGates& gates, const TensorView& state,
+                          const DeltaHeads& heads) = 0;
   // y = act(gate) * up; gate, up F32 [T, I] (row strides free), y F32 or BF16.
   virtual void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
                                 Activation act) = 0;

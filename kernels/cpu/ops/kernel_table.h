@@ -5,6 +5,7 @@
 #include "kernels/cpu/ops/codes.h"
 #include "kernels/cpu/ops/narrow.h"
 #include "kernels/cpu/ops/peak.h"
+#include "kernels/cpu/ops/recurrence.h"
 #include "kernels/cpu/ops/score.h"
 #include "kernels/cpu/ops/tile.h"
 
@@ -32,11 +33,15 @@ constexpr CpuKernels kernel_table(const char* name) {
                     {{gated<V, Silu, float>, gated<V, Silu, BFloat16>},
                      {gated<V, GeluTanh, float>, gated<V, GeluTanh, BFloat16>},
                      {gated<V, Gelu, float>, gated<V, Gelu, BFloat16>},
-                     {gated<V, Relu, float>, gated<V, Relu, BFloat16>}},
+                     {gated<V, Relu, float>, gated<V, Relu, BFloat16>},
+                     {gated<V, Sigmoid, float>, gated<V, Sigmoid, BFloat16>}},
                     {{activate<V, Silu, float>, activate<V, Silu, BFloat16>},
                      {activate<V, GeluTanh, float>, activate<V, GeluTanh, BFloat16>},
                      {activate<V, Gelu, float>, activate<V, Gelu, BFloat16>},
-                     {activate<V, Relu, float>, activate<V, Relu, BFloat16>}},
+                     {activate<V, Relu, float>, activate<V, Relu, BFloat16>},
+                     {activate<V, Sigmoid, float>, activate<V, Sigmoid, BFloat16>}},
+                    causal_conv<V>,
+                    delta_rule<V>,
                     exponential<V>,
                     exponential2<V>,
                     softmax_sum<V>,

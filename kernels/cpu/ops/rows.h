@@ -187,6 +187,14 @@ struct Relu {
   }
 };
 
+// 1 / (1 + exp(-x))
+struct Sigmoid {
+  template <class V>
+  static LLMQ_INLINE typename V::F apply(typename V::F x) {
+    return V::div(V::set(1.0f), V::add(V::set(1.0f), exp_f32<V>(V::sub(V::set(0.0f), x))));
+  }
+};
+
 template <class V, class Act, class To>
 void activate(void* y, const float* x, int64_t n) {
   To* const to = static_cast<To*>(y);

@@ -18,6 +18,7 @@
 #include "device/cpu/attention_items.h"
 #include "device/cpu/code_weight.h"
 #include "device/cpu/cpu_products.h"
+#include "device/cpu/cpu_recurrence.h"
 #include "device/cpu/kv_pages.h"
 #include "device/cpu/narrow_weight.h"
 #include "device/cpu/packed_weight.h"
@@ -151,6 +152,19 @@ class CpuBackend final : public Backend {
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
     require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
     attend(work(), out, q, pages, sequences, problem);
+  }
+
+  void causal_conv(const TensorView& y, const TensorView& x, const TensorView& weight,
+                   const TensorView& before) override {
+    require_on(device(), "causal_conv", {&y, &x, &weight, &before});
+    convolve(work(), y, x, weight, before);
+  }
+
+  void delta_rule(const TensorView& out, const TensorView& q, const TensorView& k, const TensorView& v,
+                  const DeltaGates& gates, const TensorView& state, const DeltaHeads& heads) override {
+    require_on(device(), "delta_rule",
+               {&out, &q, &k, &v, &gates.decay, &gates.share, &gates.rate, &gates.shift, &state});
+    apply_delta_rule(work(), out, q, k, v, gates, state, heads);
   }
 
   void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,

@@ -2,6 +2,8 @@
 // become sizes, host lists become device arrays, results that belong to the host come back.
 #include "device/cuda/cuda_backend.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/cuda_calibration.h"
@@ -130,6 +132,26 @@ class CudaBackend final : public Backend {
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
     require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
     attend(work_, out, q, pages, sequences, problem);
+  }
+
+  void causal_conv(const TensorView& y, const TensorView& x, const TensorView& weight,
+                   const TensorView& before) override {
+    require_on(device(), "causal_conv", {&y, &x, &weight, &before});
+    work_.start("causal_conv", work_.kernels().causal_conv,
+                {x.cols(), rows_of(y), rows_of(x), rows_of(weight), rows_of(before), weight.rows(), x.rows()},
+                x);
+  }
+
+  void delta_rule(const TensorView& out, const TensorView& q, const TensorView& k, const TensorView& v,
+                  const DeltaGates& gates, const TensorView& state, const DeltaHeads& heads) override {
+    require_on(device(), "delta_rule",
+               {&out, &q, &k, &v, &gates.decay, &gates.share, &gates.rate, &gates.shift, &state});
+    work_.start("delta_rule", work_.kernels().delta_rule,
+                {q.rows(), heads.value_heads, heads.value_heads / heads.key_heads, heads.key_dim,
+                 heads.value_dim, rows_of(out), rows_of(q), rows_of(k), rows_of(v), rows_of(gates.decay),
+                 rows_of(gates.share), gates.rate.as<const float>(), gates.shift.as<const float>(),
+                 state.as<float>(), 1.0f / std::sqrt(static_cast<float>(heads.key_dim))},
+                q);
   }
 
   void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,

@@ -104,6 +104,21 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "attention", {&out, &q, &pages.keys, &pages.values});
     reference_->attention(on_host(out), on_host(q), on_host(pages), sequences, problem);
   }
+  void causal_conv(const TensorView& y, const TensorView& x, const TensorView& weight,
+                   const TensorView& before) override {
+    const ClosedMemory::Opening open(*memory_, "causal_conv", {&y, &x, &weight, &before});
+    reference_->causal_conv(on_host(y), on_host(x), on_host(weight), on_host(before));
+  }
+  void delta_rule(const TensorView& out, const TensorView& q, const TensorView& k, const TensorView& v,
+                  const DeltaGates& gates, const TensorView& state, const DeltaHeads& heads) override {
+    const ClosedMemory::Opening open(
+        *memory_, "delta_rule",
+        {&out, &q, &k, &v, &gates.decay, &gates.share, &gates.rate, &gates.shift, &state});
+    reference_->delta_rule(
+        on_host(out), on_host(q), on_host(k), on_host(v),
+        {on_host(gates.decay), on_host(gates.share), on_host(gates.rate), on_host(gates.shift)},
+        on_host(state), heads);
+  }
   void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
                         Activation act) override {
     const ClosedMemory::Opening open(*memory_, "gated_activation", {&y, &gate, &up});

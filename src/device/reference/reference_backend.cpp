@@ -13,6 +13,7 @@
 #include "device/own_weight.h"
 #include "device/reference/attention.h"
 #include "device/reference/elements.h"
+#include "device/reference/recurrence.h"
 #include "device/reference/weight.h"
 
 namespace llmq {
@@ -32,6 +33,8 @@ double activated(double x, Activation act) {
       return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     case Activation::kRelu:
       return x < 0 ? 0.0 : x;
+    case Activation::kSigmoid:
+      return 1.0 / (1.0 + std::exp(-x));
   }
   fail(ErrorKind::kInternal, "the reference does not know activation {}", static_cast<int>(act));
 }
@@ -149,6 +152,19 @@ class ReferenceBackend final : public Backend {
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
     require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
     reference::attend(out, q, pages, sequences, problem);
+  }
+
+  void causal_conv(const TensorView& y, const TensorView& x, const TensorView& weight,
+                   const TensorView& before) override {
+    require_on(device(), "causal_conv", {&y, &x, &weight, &before});
+    reference::convolve(y, x, weight, before);
+  }
+
+  void delta_rule(const TensorView& out, const TensorView& q, const TensorView& k, const TensorView& v,
+                  const DeltaGates& gates, const TensorView& state, const DeltaHeads& heads) override {
+    require_on(device(), "delta_rule",
+               {&out, &q, &k, &v, &gates.decay, &gates.share, &gates.rate, &gates.shift, &state});
+    reference::apply_delta_rule(out, q, k, v, gates, state, heads);
   }
 
   void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,

@@ -178,12 +178,14 @@ double activation_bound(Activation act, double x, double value) {
       return 0.5 * std::fabs(x) * (1.5e-7 + gamma(18) + 2 * kExpError + gamma(8));
     case Activation::kRelu:
       return 0;
+    case Activation::kSigmoid:
+      return (kExpError + gamma(4)) * std::fabs(value) + 0x1p-124;
   }
   return 0;
 }
 
-constexpr Activation kAll[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu,
-                               Activation::kRelu};
+constexpr Activation kAll[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
+                               Activation::kSigmoid};
 static_assert(std::size(kAll) == kActivations);
 
 TEST_P(Elementwise, Activations) {
