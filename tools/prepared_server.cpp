@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/utf8_sequence.h"
@@ -27,6 +28,11 @@ Engine load_engine(const LoadedModel& model, const EngineFlags& options, const P
   engine.kv_tokens = room.kv_tokens;
   engine.block_size = options.block_size;
   engine.prefix_caching = !options.no_prefix_caching;
+  if (engine.prefix_caching && model.spec.state_bytes() > 0)
+    Log::get().note(
+        fmt::format("prefix caching is off: a prompt of family {} goes on from a recurrent state of {}, "
+                    "which is not kept",
+                    model.spec.family, bytes_text(model.spec.state_bytes())));
   engine.head = head_weight(options.head);
   engine.early = placement.early;
   engine.further_members = placement.further_members;

@@ -72,6 +72,12 @@ Room room_for(const EngineFlags& options, const GlobalOptions& globals, const Mo
 std::int32_t swap_pages(const EngineFlags& flags, Engine& engine) {
   const std::uint64_t asked = swap_bytes(flags), page = engine.cache().page_bytes();
   if (asked == 0) return 0;
+  if (engine.spec().state_bytes() > 0) {
+    Log::get().note(
+        "the model has recurrent states, which stay on the device: what is pushed out is computed again, and "
+        "nothing of it is kept on the host (--swap-space)");
+    return 0;
+  }
   if (asked < page)
     fail(ErrorKind::kUsage, {fmt::format("{} holds no block of the KV cache, one of which has {}",
                                          bytes_text(asked), bytes_text(page)),

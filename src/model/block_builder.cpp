@@ -16,6 +16,11 @@ NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t w
   return static_cast<NormId>(block_.norms.size() - 1);
 }
 
+TensorId BlockBuilder::tensor(const std::string& name, Shape shape, bool transposed) {
+  block_.tensors.push_back({{block_.prefix + "." + name}, shape, transposed});
+  return static_cast<TensorId>(block_.tensors.size() - 1);
+}
+
 SiteId BlockBuilder::site(std::string name, std::int64_t channels) {
   block_.sites.push_back({std::move(name), channels, {}, {}});
   return static_cast<SiteId>(block_.sites.size() - 1);
@@ -58,6 +63,12 @@ void BlockBuilder::side_by_side(NormId before, AttentionSpec attention, MlpSpec 
   SublayerSpec& both = block_.sublayers.back();
   both.beside = std::move(mlp);
   both.sites.push_back(std::get<MlpSpec>(*both.beside).inner);
+}
+
+// Nothing makes its inner site that could be divided: the gain of the norm before it is one for all heads.
+void BlockBuilder::delta(NormId before, DeltaSpec mixer) {
+  producer(mixer.input, NormGain{before});
+  block_.sublayers.push_back({before, mixer, {}, {}, {mixer.input, mixer.inner}});
 }
 
 // SmoothQuant's scales cost mixtures more than they give (docs/adr/0020-mixture-of-experts.md).

@@ -20,6 +20,7 @@ class BlockBuilder {
   // `name` below the block's prefix: tensors "<prefix>.<name>.weight" and, with `bias`, ".bias" (of a norm:
   // where its kind has one).
   NormId norm(const std::string& name, NormSpec like, std::int64_t width, bool bias = true);
+  TensorId tensor(const std::string& name, Shape shape, bool transposed = false);  // "<prefix>.<name>"
   SiteId site(std::string name, std::int64_t channels);
   void producer(SiteId site, Producer producer) { at(site).producer = producer; }
   // A linear that reads `site`; `parts`: rows of each where several are stored as one.
@@ -30,6 +31,7 @@ class BlockBuilder {
   // said here, too: without a norm before nothing does, as the residual stream has other readers.
   void attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after = {});
   void mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after = {});
+  void delta(NormId before, DeltaSpec mixer);
   void mixture(std::optional<NormId> before, MixtureSpec mixer);
   // Both read before(h), one site, and h grows by what each of them gives.
   void side_by_side(NormId before, AttentionSpec attention, MlpSpec mlp);

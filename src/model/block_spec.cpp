@@ -41,6 +41,7 @@ std::int64_t row_floats_of(const MixerSpec& mixer) {
 std::optional<LinearId> output_of(const MixerSpec& mixer) {
   if (const auto* attention = std::get_if<AttentionSpec>(&mixer)) return attention->output;
   if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return mlp->output;
+  if (const auto* delta = std::get_if<DeltaSpec>(&mixer)) return delta->output;
   return std::nullopt;
 }
 
@@ -70,6 +71,7 @@ std::size_t BlockSpec::part_of(SiteId site) const {
 const AttentionSpec* BlockSpec::attention() const { return first_mixer<AttentionSpec>(*this); }
 const MlpSpec* BlockSpec::mlp() const { return first_mixer<MlpSpec>(*this); }
 const MixtureSpec* BlockSpec::mixture() const { return first_mixer<MixtureSpec>(*this); }
+const DeltaSpec* BlockSpec::delta() const { return first_mixer<DeltaSpec>(*this); }
 
 double BlockSpec::share_read(LinearId id, std::int64_t rows) const {
   const MixtureSpec* const spec = mixture();

@@ -3,7 +3,8 @@
 //   block      sublayers, one after another, each of which adds to the residual stream h
 //   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both; perhaps a
 //              second mixer of the same before(h), whose share is added behind
-//   mixer      attention, an MLP or a mixture of experts: it names its linears and its sites
+//   mixer      attention, a gated delta net, an MLP or a mixture of experts: it names its linears and its
+//              sites
 //   site       a distinct input of linears: who reads it, and what it is made of
 //
 // Outside model/mixers/ nobody asks what kind a mixer is, and outside model/families/ nobody names a linear:
@@ -25,6 +26,7 @@ namespace llmq {
 enum class LinearId : std::int32_t {};  // place in BlockSpec::linears
 enum class SiteId : std::int32_t {};    // place in BlockSpec::sites
 enum class NormId : std::int32_t {};    // place in BlockSpec::norms
+enum class TensorId : std::int32_t {};  // place in BlockSpec::tensors
 
 // Where a matrix or a vector lies in the checkpoint.
 struct TensorPlace {
@@ -92,6 +94,13 @@ struct NormSpec {
   float scaled(float value) const { return static_cast<float>(scale * value); }
 };
 
+// Numbers of a mixer that are neither a linear nor a norm: FP32 while a model runs, never quantized.
+struct MixerTensor {
+  TensorPlace place;
+  Shape shape;              // as it is stored
+  bool transposed = false;  // while a model runs, all but the last axis taken as one
+};
+
 // What may be divided by s where the columns of all readers are multiplied by it.
 struct NormGain {  // and the norm's bias
   NormId norm{};
@@ -131,9 +140,42 @@ struct AttentionSpec {
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.
   std::optional<NormId> query_norm, key_norm;
+  bool gated = false;  // `query` has a query and a gate for each head; sigmoid(gate) multiplies what it gives
   std::int64_t inner_width() const { return std::int64_t{heads} * head_dim; }
-  // FP32 of a row while it passes: q, k and v.
-  std::int64_t row_floats() const { return std::int64_t{heads + 2 * kv_heads} * head_dim; }
+  std::int64_t query_rows() const { return inner_width() * (gated ? 2 : 1); }
+  // FP32 of a row while it passes: q, k and v, with gates and what they multiply.
+  std::int64_t row_floats() const { return std::int64_t{heads * (gated ? 4 : 1) + 2 * kv_heads} * head_dim; }
+};
+
+// A gated delta net (docs/adr/0023-recurrent-state.md):
+//
+//   q, k, v = causal_conv(mixed(x));   o = delta_rule(q, k, v, decay(x), share(x))
+//   inner = norm(o of each value head) * silu(gate(x))
+//
+// A row sees those before it by the state that they left, which has one size.
+struct DeltaSpec {
+  SiteId input{}, inner{};
+  // Rows [q | k | v] of all heads, gates, and what makes shares and decays; or, without `gate` and `decay`,
+  // for each key head in turn [q | k | v | gate] in `mixed` and [share | decay] in `share`.
+  Part mixed, share;
+  std::optional<Part> gate, decay;
+  LinearId output{};
+  NormId norm{};                     // over each value head
+  TensorId conv{}, rate{}, shift{};  // [taps, q, k and v] while it runs, and one number for each value head
+  DeltaHeads heads;
+  std::int64_t taps = 0;  // rows that the convolution sees
+  std::int64_t convolved() const { return 2 * heads.keys() + heads.values(); }
+  std::int64_t inner_width() const { return heads.values(); }
+  // What a sequence leaves: the state of each head, and the rows before the convolution.
+  std::uint64_t state_bytes() const {
+    return static_cast<std::uint64_t>(heads.state() + (taps - 1) * convolved()) * sizeof(float);
+  }
+  bool grouped() const { return !gate; }
+  // q, k, v before and behind the convolution, gates, what the rule gives, and the two numbers of each head;
+  // twice what linears give where it has to be put in order.
+  std::int64_t row_floats() const {
+    return (grouped() ? 3 : 2) * convolved() + (grouped() ? 3 : 2) * heads.values() + 4 * heads.value_heads;
+  }
 };
 
 struct MlpSpec {
@@ -179,7 +221,7 @@ struct MixtureSpec {
   }
 };
 
-using MixerSpec = std::variant<AttentionSpec, MlpSpec, MixtureSpec>;
+using MixerSpec = std::variant<AttentionSpec, MlpSpec, MixtureSpec, DeltaSpec>;
 
 struct SublayerSpec {
   std::optional<NormId> before;  // none: the mixer reads the residual stream as it is
@@ -190,8 +232,9 @@ struct SublayerSpec {
   float residual_scale = 1;         // of what is added to the residual stream
   // FP32 of a row while it passes whichever mixer takes more.
   std::int64_t row_floats() const;
-  // Whether rows see those before them, by way of pages.
+  // Whether rows see those before them: by way of pages, or by a state.
   bool has_pages() const { return std::holds_alternative<AttentionSpec>(mixer); }
+  bool has_state() const { return std::holds_alternative<DeltaSpec>(mixer); }
   // The linears that give what is added, one for each mixer; none where the mixer itself does.
   std::vector<LinearId> outputs() const;
   bool is_output(LinearId id) const;
@@ -214,12 +257,14 @@ struct BlockSpec {
   std::vector<LinearSpec> linears;
   std::vector<SiteSpec> sites;
   std::vector<NormSpec> norms;
+  std::vector<MixerTensor> tensors;
   std::vector<SublayerSpec> sublayers;
-  PagesSpec pages;
+  PagesSpec pages;  // of no heads where it leaves none
 
   const LinearSpec& at(LinearId id) const { return linears.at(static_cast<std::size_t>(id)); }
   const SiteSpec& at(SiteId id) const { return sites.at(static_cast<std::size_t>(id)); }
   const NormSpec& at(NormId id) const { return norms.at(static_cast<std::size_t>(id)); }
+  const MixerTensor& at(TensorId id) const { return tensors.at(static_cast<std::size_t>(id)); }
   // Which sublayer has this site, by its place and itself.
   std::size_t part_of(SiteId site) const;
   const SublayerSpec& sublayer_of(SiteId site) const { return sublayers[part_of(site)]; }
@@ -227,6 +272,7 @@ struct BlockSpec {
   const AttentionSpec* attention() const;
   const MlpSpec* mlp() const;
   const MixtureSpec* mixture() const;
+  const DeltaSpec* delta() const;
   // The share of a linear's weight that a step of so many rows reads, on the average over those like it, at
   // most: all of it, but for experts, of which no more are asked for than the rows have together.
   double share_read(LinearId id, std::int64_t rows) const;

@@ -153,6 +153,17 @@ void load_bias(Backend& backend, const LinearSource& source, const LinearSpec& l
     set_bias(backend, linear, *bias, into);
 }
 
+Buffer load_mixer_tensor(Backend& backend, const LinearSource& source, const MixerTensor& tensor,
+                         bool allow_nonfinite) {
+  const std::vector<float> stored = source.tensor(tensor.place.tensor, allow_nonfinite);
+  if (!tensor.transposed) return upload_values(backend, stored);
+  const auto columns = static_cast<std::size_t>(tensor.shape.back()), rows = stored.size() / columns;
+  std::vector<float> turned(stored.size());
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t c = 0; c < columns; ++c) turned[c * rows + r] = stored[r * columns + c];
+  return upload_values(backend, turned);
+}
+
 NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const float> gain,
                       std::span<const float> bias) {
   std::vector<float> factor(gain.begin(), gain.end());
@@ -192,6 +203,10 @@ std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute
     for (std::size_t member = 0; member < members.size(); ++member)
       shares[member].norms[i] = std::move(norms[member]);
   }
+  for (std::size_t i = 0; i < block.tensors.size(); ++i)
+    for (std::size_t member = 0; member < members.size(); ++member)
+      shares[member].tensors[i] =
+          load_mixer_tensor(*members[member], source, block.tensors[i], allow_nonfinite);
   return shares;
 }
 

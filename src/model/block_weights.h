@@ -29,14 +29,17 @@ struct NormWeights {
 
 struct BlockWeights {
   BlockWeights() = default;
-  explicit BlockWeights(const BlockSpec& block) : linears(block.linears.size()), norms(block.norms.size()) {}
+  explicit BlockWeights(const BlockSpec& block)
+      : linears(block.linears.size()), norms(block.norms.size()), tensors(block.tensors.size()) {}
   std::vector<BlockLinear> linears;  // by LinearId
   std::vector<NormWeights> norms;    // by NormId
+  std::vector<Buffer> tensors;       // by TensorId, F32
   KvBasis kv_basis;                  // of the pages that the block is run with
 
   BlockLinear& at(LinearId id) { return linears.at(static_cast<std::size_t>(id)); }
   const BlockLinear& at(LinearId id) const { return linears.at(static_cast<std::size_t>(id)); }
   const LinearPart& at(Part part) const { return at(part.linear).parts.at(part.part); }
+  const Buffer& at(TensorId id) const { return tensors.at(static_cast<std::size_t>(id)); }
   NormWeights& at(NormId id) { return norms.at(static_cast<std::size_t>(id)); }
   const NormWeights& at(NormId id) const { return norms.at(static_cast<std::size_t>(id)); }
 };
@@ -74,7 +77,10 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
 NormWeights load_norm(Backend& backend, const LinearSource& source, const NormSpec& norm,
                       bool allow_nonfinite = false);
 
-// The norms of a block and the linears named.
+Buffer load_mixer_tensor(Backend& backend, const LinearSource& source, const MixerTensor& tensor,
+                         bool allow_nonfinite = false);
+
+// The norms of a block, the tensors of its mixers and the linears named.
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const BlockSpec& block,
                         std::span<const LinearId> linears, bool allow_nonfinite = false,
                         PackedWeights packed = PackedWeights::kDequantized);

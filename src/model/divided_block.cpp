@@ -23,6 +23,7 @@ bool sums_over_heads(const BlockSpec& block, const AttentionSpec& attention) {
 
 void add_divided(const BlockSpec& block, const AttentionSpec& attention, std::vector<Divided>& all) {
   if (sums_over_heads(block, attention)) all.emplace_back("norm of q and k over all heads", 1);
+  if (attention.gated) all.emplace_back("gate beside each query", 1);
   all.emplace_back("attention heads", attention.heads);
   all.emplace_back("KV heads", attention.kv_heads);
 }
@@ -35,12 +36,17 @@ void add_divided(const BlockSpec&, const MixtureSpec&, std::vector<Divided>& all
   all.emplace_back("mixture of experts", 1);
 }
 
+void add_divided(const BlockSpec&, const DeltaSpec&, std::vector<Divided>& all) {
+  all.emplace_back("gated delta net", 1);
+}
+
 void divide(AttentionSpec& attention, std::int64_t members) {
   attention.heads /= static_cast<int>(members);
   attention.kv_heads /= static_cast<int>(members);
 }
 void divide(MlpSpec& mlp, std::int64_t members) { mlp.width /= members; }
 void divide(MixtureSpec&, std::int64_t) {}
+void divide(DeltaSpec&, std::int64_t) {}
 
 std::vector<Divided> divided_parts(const ModelSpec& spec) {
   std::vector<Divided> all;

@@ -21,7 +21,8 @@ namespace llmq {
 
 // What each of `members` runs: heads, KV heads, the width of the MLP and the outputs of the linears divided.
 // Error(kUsage) where one of them or the hidden size cannot be, a norm goes over all heads of q or k, or a
-// block has a mixture of experts, naming it and the numbers that would do.
+// block has a mixture of experts, a gated delta net or gated attention, naming it and the numbers that would
+// do.
 ModelSpec member_spec(const ModelSpec& spec, std::int64_t members);
 
 }  // namespace llmq

@@ -10,6 +10,7 @@
 #include "model/fitting_rows.h"
 #include "model/model_spec.h"
 #include "model/row_chunks.h"
+#include "model/sequence_state.h"
 
 namespace llmq {
 
@@ -38,6 +39,8 @@ struct BatchRows {
   std::vector<std::int32_t> positions;  // [T]
   std::vector<std::int64_t> slots;      // [T]
   std::vector<SequenceRows> sequences;
+  // Of each sequence, where blocks have one; none: every sequence begins at position 0 and ends here.
+  std::vector<SequenceState*> states;
   std::vector<AdapterRun> adapters;  // rising; of the rows that have one
 };
 

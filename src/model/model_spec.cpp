@@ -53,6 +53,7 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
     // checkpoint already does.
     read_decoder(config, family, static_cast<std::int64_t>(checkpoint.tensors().size()), spec);
     tied = config.flag("tie_word_embeddings", family.ties_by_default);
+    carry_beside(checkpoint, family, spec);
   }
   resolve_head(checkpoint, tied, spec);
   check_tensors(checkpoint, file, spec);
@@ -73,6 +74,7 @@ std::int64_t ModelSpec::parameters() const {
   if (!embedding.positions.empty()) count += (max_position + embedding.offset) * hidden_size;
   for (const BlockSpec& block : blocks) {
     for (const NormSpec& norm : block.norms) count += of_norm(norm);
+    for (const MixerTensor& tensor : block.tensors) count += tensor.shape.elements();
     for (const LinearSpec& linear : block.linears)
       count += linear.out_features * (linear.in_features + (linear.has_bias() ? 1 : 0));
   }
@@ -100,6 +102,13 @@ std::uint64_t ModelSpec::kv_bytes(const KvType& type) const {
   std::int64_t bytes = 0;
   for (const BlockSpec& block : blocks) bytes += block.pages.kv_heads * type.bytes(block.pages.head_dim);
   return static_cast<std::uint64_t>(bytes);
+}
+
+std::uint64_t ModelSpec::state_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const BlockSpec& block : blocks)
+    if (const DeltaSpec* const delta = block.delta()) bytes += delta->state_bytes();
+  return bytes;
 }
 
 std::int64_t ModelSpec::widest_page() const {

@@ -81,6 +81,8 @@ struct ModelSpec {
   std::int64_t widest_page() const;  // of keys, for one position: kv_heads * head_dim
   // What one position of a sequence takes in the pages of all blocks.
   std::uint64_t kv_bytes(const KvType& type) const;
+  // What a sequence of any length takes beside its pages (model/sequence_state.h); 0: there is nothing.
+  std::uint64_t state_bytes() const;
 };
 
 // cos and sin of position * frequency, F32 [positions, dims/2], computed in FP64 or as Transformers does

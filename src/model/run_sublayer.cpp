@@ -55,7 +55,7 @@ class SublayerRun {
 
   void whole() {
     const std::int64_t count = members_.front().hidden.rows();
-    if (part_.has_pages()) return rows(0, count);  // its rows see one another
+    if (part_.has_pages() || part_.has_state()) return rows(0, count);  // its rows see one another
     for_row_chunks(any_.chunks, count, own(0).row_floats() * many(),
                    [&](std::int64_t first, std::int64_t n) { rows(first, n); });
   }

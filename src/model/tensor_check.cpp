@@ -155,9 +155,12 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
     for (const NormSpec& norm : block.norms)
       check.expect_norm(norm, norm.width == spec.hidden_size       ? "hidden_size"
                               : norm.width == block.pages.head_dim ? "head_dim"
+                              : block.delta() != nullptr           ? "linear_value_head_dim"
                                                                    : "all heads of head_dim");
+    for (const MixerTensor& tensor : block.tensors)
+      check.expect(tensor.place.tensor, tensor.shape, "sizes of linear attention");
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
-    if (source.kv_cache()) check.expect_kv_scales(source, block);
+    if (source.kv_cache() && block.pages.kv_heads > 0) check.expect_kv_scales(source, block);
   }
   check.refuse_unread(spec);
 }

@@ -9,6 +9,7 @@
 
 #include "grammar/constraint.h"
 #include "model/adapters/prepared_adapter.h"
+#include "model/sequence_state.h"
 #include "runtime/answer_text.h"
 #include "runtime/generation.h"
 #include "runtime/penalties.h"
@@ -60,6 +61,7 @@ class Answer {
   std::size_t event_at = 0;                    // of this step: its place
   std::vector<TokenLogprobs> prompt_logprobs;  // by place, while the prompt is read
   Speculation::Sequence speculation;
+  std::unique_ptr<SequenceState> state;            // of what runs now, where the model has one
   std::shared_ptr<const PreparedAdapter> adapter;  // null: the model alone; kept while the answer is written
 
  private:

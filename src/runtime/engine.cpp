@@ -106,9 +106,16 @@ double Engine::bytes_read(std::int64_t rows) const {
   return sum;
 }
 
+std::unique_ptr<SequenceState> Engine::new_state() const {
+  const ModelSpec& spec = state_->spec;
+  if (spec.state_bytes() == 0) return nullptr;
+  return std::make_unique<SequenceState>(spec.blocks, state_->backends());
+}
+
 Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   state.place(steps);
+  for (SequenceState* const recurrent : state.rows.front().states) recurrent->begin();
   const auto count = static_cast<std::int64_t>(state.ids.size());
   const NamedRange range(*state.backend, "forward");
   const std::int64_t width = state.spec.hidden_size;
@@ -123,13 +130,15 @@ Buffer Engine::forward(std::span<const Step> steps) {
                                           static_cast<std::size_t>(element_bytes(dtype)));
   run_norm(*state.backend, state.spec.final_norm, state.final_norm, hidden_view,
            normed.view(dtype, {count, width}));
+  for (const Step& step : steps)
+    if (step.state != nullptr) step.state->end(step.first + static_cast<std::int64_t>(step.tokens.size()));
   return normed;
 }
 
 Buffer Engine::forward(KvSequence& sequence, std::span<const std::int32_t> tokens) {
   const std::int64_t first = sequence.length();
   sequence.extend(static_cast<std::int64_t>(tokens.size()));
-  const Step step{tokens, first, sequence.tables()};
+  const Step step{tokens, first, sequence.tables(), nullptr, sequence.state([&] { return new_state(); })};
   try {
     return forward(std::span(&step, 1));
   } catch (...) {

@@ -75,6 +75,9 @@ class Engine {
   // it.
   void adapt(const LoraAdapter& adapter);
 
+  // What a sequence of this model leaves beside its pages; null: nothing (docs/adr/0023-recurrent-state.md).
+  std::unique_ptr<SequenceState> new_state() const;
+
   // `tokens` of a sequence stand at positions first, first + 1, ...; `tables` has its blocks by page group,
   // with room for them.
   struct Step {
@@ -82,6 +85,7 @@ class Engine {
     std::int64_t first = 0;
     std::span<const PageTable> tables;
     const PreparedAdapter* adapter = nullptr;
+    SequenceState* state = nullptr;  // of a model that has one; at `first`, or at any length where that is 0
   };
   // Final-normed hidden states of all rows, compute dtype [T, hidden_size]; keys and values go to the pages.
   Buffer forward(std::span<const Step> steps);

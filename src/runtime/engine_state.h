@@ -67,7 +67,7 @@ struct Engine::State {
         contexts(contexts_of(share, members, with)),
         early_context(early_context_of(spec, with)),
         cache(share, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens,
-              with.block_size, with.prefix_caching),
+              with.block_size, with.prefix_caching && share.state_bytes() == 0),
         rows(cache.blocks().groups()) {
     if (options.kv && options.kv->packed && early_context)
       fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only",
@@ -176,10 +176,17 @@ struct Engine::State {
     const std::optional<KvFormats> packed = options.kv ? options.kv->packed : std::nullopt;
     if (packed == kKvFloat8 && source.kv_cache() == KvCacheType::kFloat8)
       for (std::size_t layer = 0; layer < blocks.size(); ++layer)
-        cache.set_scales(static_cast<int>(layer),
-                         source.tensor(kv_scale_name(spec.blocks[layer], "k_scale")).front(),
-                         source.tensor(kv_scale_name(spec.blocks[layer], "v_scale")).front());
+        if (spec.blocks[layer].pages.kv_heads > 0)
+          cache.set_scales(static_cast<int>(layer),
+                           source.tensor(kv_scale_name(spec.blocks[layer], "k_scale")).front(),
+                           source.tensor(kv_scale_name(spec.blocks[layer], "v_scale")).front());
     if (!packed || options.kv_probe.empty()) return;
+    if (spec.state_bytes() > 0)
+      fail(ErrorKind::kUnsupported,
+           {"keys and values of few bits are not fitted in a model with gated delta nets",
+            {},
+            "--kv-cache-dtype",
+            "leave it out, or take fp8"});
     const Shape shape{static_cast<std::int64_t>(options.kv_probe.size()), spec.hidden_size};
     const Buffer hidden = backend->allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
     const TensorView view = hidden.view(DType::kF32, shape);
@@ -224,6 +231,10 @@ struct Engine::State {
     if (length > options.max_context)
       fail(ErrorKind::kResource, "a sequence of {} positions exceeds the context of {}", length,
            options.max_context);
+    if (spec.state_bytes() > 0 &&
+        (step.state == nullptr || (step.first != 0 && step.state->length() != step.first)))
+      fail(ErrorKind::kInternal, "a sequence goes on at position {}, where its recurrent state is not",
+           step.first);
     if (step.tables.size() != rows.size())
       fail(ErrorKind::kInternal, "a sequence has {} tables for {} page groups", step.tables.size(),
            rows.size());
@@ -251,6 +262,7 @@ struct Engine::State {
     into.slots.clear();
     into.sequences.clear();
     into.adapters.clear();
+    into.states.clear();
     std::int64_t at = 0;
     for (const Step& step : steps) {
       const auto count = static_cast<std::int64_t>(step.tokens.size());
@@ -259,6 +271,7 @@ struct Engine::State {
           adapter != nullptr && count > 0)
         into.adapters.push_back({at, count, adapter});
       into.sequences.push_back({at, count, step.first, table});
+      if (step.state != nullptr) into.states.push_back(step.state);
       for (std::int64_t p = step.first; p < step.first + count; ++p) {
         into.positions.push_back(static_cast<std::int32_t>(p));
         const std::int64_t block = table[static_cast<std::size_t>(p / options.block_size)];

@@ -121,6 +121,10 @@ KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType t
     }
     first = layer;
     const PagesSpec& own = spec.blocks[layer].pages;
+    if (own.kv_heads == 0) {  // it leaves no pages
+      pages_.emplace_back();
+      continue;
+    }
     Backend& backend = *backends_[place];
     const TensorView keys = pages_of(backend, own, type.key_bytes(own.head_dim)),
                      values = pages_of(backend, own, type.value_bytes(own.head_dim));

@@ -12,6 +12,7 @@
 #include "device/backend.h"
 #include "device/exchange.h"
 #include "model/model_spec.h"
+#include "model/sequence_state.h"
 #include "runtime/kv_blocks.h"
 #include "tensor/kv_type.h"
 
@@ -96,10 +97,17 @@ class KvSequence {
   void truncate(std::int64_t length) { cache_.blocks().truncate(table_, length); }
   std::int64_t length() const { return table_.length; }
   std::span<const PageTable> tables() const { return table_.groups; }
+  // What it leaves beside its pages, from make() where it has none yet.
+  template <class Make>
+  SequenceState* state(const Make& make) {
+    if (!state_) state_ = make();
+    return state_.get();
+  }
 
  private:
   KvCache& cache_;
   KvTable table_;
+  std::unique_ptr<SequenceState> state_;
 };
 
 }  // namespace llmq

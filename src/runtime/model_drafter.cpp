@@ -194,6 +194,13 @@ std::string quoted_token(const std::string& token) { return token.empty() ? "not
 }  // namespace
 
 std::unique_ptr<Drafter> make_model_drafter(Engine draft, std::int64_t vocabulary, std::int64_t chunk) {
+  if (draft.spec().state_bytes() > 0)
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{fmt::format("a model of family {} cannot draft: its recurrent state takes no guess back",
+                                 draft.spec().family),
+                     {},
+                     "--draft",
+                     "take a draft with attention alone, or --draft ngram"});
   return std::make_unique<ModelDrafter>(std::move(draft), vocabulary, chunk);
 }
 

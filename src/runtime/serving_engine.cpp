@@ -20,6 +20,15 @@ double guess_cost(const Engine& engine, const Drafter* drafter) {
                  : 0;
 }
 
+// A recurrent state is where its sequence is: nothing on the host goes on from it, and no guess is taken
+// back.
+bool keeps_state(const Engine& engine) { return engine.spec().state_bytes() > 0; }
+
+ServingOptions suited(const Engine& engine, ServingOptions asked) {
+  if (keeps_state(engine)) asked.limits.swap_pages = 0;
+  return asked;
+}
+
 double free_rows(const Engine& engine) {
   const ModelSpec& spec = engine.spec();
   // an embedding that no row is multiplied with
@@ -34,10 +43,10 @@ ServingEngine::State::State(Engine& with, const Tokenizer* text, const ServingOp
                             Drafter* guesses)
     : engine(with),
       tokenizer(text),
-      options(asked),
-      drafter(guesses),
-      scheduler(asked.limits, with.cache().blocks()),
-      speculation(asked.num_draft_tokens, guess_cost(with, guesses), free_rows(with)) {
+      options(suited(with, asked)),
+      drafter(keeps_state(with) ? nullptr : guesses),
+      scheduler(options.limits, with.cache().blocks()),
+      speculation(asked.num_draft_tokens, guess_cost(with, drafter), free_rows(with)) {
   if (asked.limits.max_model_len > with.options().max_context + 1)
     fail(ErrorKind::kUsage, {fmt::format("{} positions were asked for, and the model was loaded with {}",
                                          asked.limits.max_model_len, with.options().max_context),
@@ -153,6 +162,7 @@ void ServingEngine::State::note_starts(const Scheduler::Step& step) {
     started.push_back(answer.request().id);
   }
   statistics.preemptions += static_cast<std::int64_t>(step.preempted.size());
+  for (const std::uint64_t sequence : step.preempted) answers.at(sequence).state.reset();
   if (drafter)
     for (const std::uint64_t sequence : step.preempted) drafter->forget(sequence);
 }
@@ -171,8 +181,10 @@ Buffer ServingEngine::State::forward(const Scheduler::Step& step) {
   for (std::size_t i = 0; i < step.work.size(); ++i) {
     const Scheduler::Work& work = step.work[i];
     const auto count = static_cast<std::size_t>(work.count + work.drafts);
+    Answer& answer = answers.at(work.id);
+    if (!answer.state) answer.state = engine.new_state();
     steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first,
-                     scheduler.sequence(work.id).table.groups, answers.at(work.id).adapter.get()});
+                     scheduler.sequence(work.id).table.groups, answer.adapter.get(), answer.state.get()});
   }
   ++statistics.steps;
   statistics.rows += static_cast<std::int64_t>(ids.size());

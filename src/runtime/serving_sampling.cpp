@@ -133,6 +133,10 @@ void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answe
     sequences_of.at(request.id).push_back(sequence);
     const bool lives = !stops && most > 1;
     if (lives) scheduler.fork(work.id, sequence, token);
+    if (lives && first.state && scheduler.sequence(sequence).runs) {
+      answer.state = engine.new_state();
+      answer.state->copy_from(*first.state);
+    }
     answers.emplace(sequence, std::move(answer));
     if (!lives) finish(sequence, stops ? FinishReason::kStop : FinishReason::kLength);
   }

@@ -14,7 +14,7 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Gemma3TextConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
-                          Qwen3MoeConfig, Starcoder2Config)
+                          Qwen3_5TextConfig, Qwen3MoeConfig, Qwen3NextConfig, Starcoder2Config)
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
 
@@ -75,6 +75,10 @@ GEMMA3 = Gemma3TextConfig(vocab_size=2048, hidden_size=96, intermediate_size=192
                           layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=24)
 GLM4 = Glm4Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
                   num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+HYBRID = dict(layer_types=["linear_attention", "full_attention"], head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
+              linear_key_head_dim=16, linear_value_head_dim=24)
+QWEN35 = Qwen3_5TextConfig(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=3,
+                           num_key_value_heads=1, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, **HYBRID)
 COHERE2 = Cohere2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
                         num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
                         sliding_window=100, layer_types=["sliding_attention", "full_attention"], logit_scale=0.4)
@@ -89,6 +93,7 @@ MIXTURES = {
     "qwen2_moe": Qwen2MoeConfig(**SPARSE, num_experts=4, moe_intermediate_size=64, shared_expert_intermediate_size=128),
     "mixtral": MixtralConfig(**SPARSE, num_local_experts=4),
     "olmoe": OlmoeConfig(**SPARSE, num_experts=4),
+    "qwen3_next": Qwen3NextConfig(**SPARSE, **HYBRID, num_experts=4, moe_intermediate_size=64, shared_expert_intermediate_size=64),
     "granitemoe": GraniteMoeConfig(**SPARSE, **GRANITE, num_local_experts=4),
 }
 # Transformers reads stacks alone, so what is compared with it is a copy that is stacked again.
@@ -226,6 +231,7 @@ def main():
            f"opt: a GGUF is refused by name: {refused.stderr.strip()}")
     check_family(program, "granite", random_model(DENSE_GRANITE, os.path.join(work, "granite")), work)
     check_family(program, "gemma3", random_model(GEMMA3, os.path.join(work, "gemma3")), work)
+    check_family(program, "qwen3_5_text", random_model(QWEN35, os.path.join(work, "qwen3_5_text")), work)
     check_family(program, "glm4", random_model(GLM4, os.path.join(work, "glm4")), work)
     check_family(program, "cohere2", random_model(COHERE2, os.path.join(work, "cohere2")), work)
     check_family(program, "falcon", random_model(FALCON, os.path.join(work, "falcon")), work, packed=False)

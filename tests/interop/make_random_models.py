@@ -21,7 +21,7 @@ import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma3TextConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
-                          Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
+                          Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, save_wrapper
 
@@ -36,6 +36,12 @@ def rope(kind="default", theta=10000.0, **more):
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 
 GRANITE = dict(embedding_multiplier=1.7, attention_multiplier=0.23, residual_multiplier=0.37, logits_scaling=2.9)
+
+# A block of each kind; value heads share key heads, and their widths differ.
+HYBRID = dict(layer_types="hybrid", head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12)
+QUARTER = rope(theta=10000000.0, partial_rotary_factor=0.25)
+HALF = rope(theta=50000.0, partial_rotary_factor=0.5)
+SECTIONS = dict(mrope_section=[2, 1, 1], mrope_interleaved=True)
 
 # name: (config class, overrides, stored dtype, what is rewritten after saving)
 MODELS = {
@@ -235,6 +241,34 @@ MODELS = {
         "bfloat16",
         ["transformers4"],
     ),
+    "qwen3_next": (
+        Qwen3NextConfig,
+        dict(HYBRID, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20, rope_parameters=QUARTER),
+        "float32",
+        ["mtp"],
+    ),
+    # Block 1 has an MLP, weights of experts do not sum to 1, and layer_types is left to the interval.
+    "qwen3_next-interval": (
+        Qwen3NextConfig,
+        dict(HYBRID, mlp_only_layers=[1], norm_topk_prob=False, num_experts=4, num_experts_per_tok=3,
+             moe_intermediate_size=16, shared_expert_intermediate_size=16, linear_conv_kernel_dim=3, rope_parameters=HALF),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    "qwen3_5_text": (Qwen3_5TextConfig, dict(HYBRID, rope_parameters={**HALF, **SECTIONS}), "float32", ["mtp"]),
+    "qwen3_5_text-biases": (
+        Qwen3_5TextConfig,
+        dict(HYBRID, attention_bias=True, tie_word_embeddings=True, linear_num_value_heads=2, linear_value_head_dim=24, rope_parameters=QUARTER),
+        "bfloat16",
+        [],
+    ),
+    "qwen3_5_moe_text": (
+        Qwen3_5MoeTextConfig,
+        dict(HYBRID, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20,
+             rope_parameters={**HALF, **SECTIONS}),
+        "bfloat16",
+        ["mtp"],
+    ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }
@@ -259,6 +293,8 @@ def make_config(name, hidden, layers):
             sizes.pop(key)
     if sizes.get("layer_types") == "alternate":
         sizes["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
+    if sizes.get("layer_types") == "hybrid":
+        sizes["layer_types"] = ["full_attention" if i % 2 else "linear_attention" for i in range(layers)]
     if sizes.get("no_rope_layers") == "alternate":
         sizes["no_rope_layers"] = [i % 2 for i in range(layers)]
     if cls is Phi3Config:
@@ -272,6 +308,23 @@ def stretched(parameters, head_dim):
     return {**parameters, **wider}
 
 
+def shifts_norm(name, config):
+    """Whether this norm multiplies by 1 + what is stored."""
+    text = config.get_text_config().model_type
+    return text == "gemma3_text" or text.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name
+
+
+def add_mtp(folder):
+    """Tensors that Transformers passes over, as checkpoints have them beside the decoder."""
+    shard = folder / "model.safetensors"
+    tensors = load_file(shard)
+    random = np.random.default_rng(7)
+    for name, shape in {"fc.weight": (4, 8), "layers.0.mlp.experts.gate_up_proj": (2, 6, 4), "layers.0.mlp.experts.down_proj": (2, 4, 3),
+                        "norm.weight": (4,)}.items():
+        tensors["mtp." + name] = torch.from_numpy(random.standard_normal(shape).astype(np.float32)).to(torch.bfloat16)
+    save_file(tensors, shard, metadata={"format": "pt"})
+
+
 def fill(model, seed):
     """Every parameter from numpy's generator, in name order, so that a torch version changes nothing."""
     random = np.random.default_rng(seed)
@@ -280,8 +333,10 @@ def fill(model, seed):
             shape = tuple(parameter.shape)
             if name.endswith("bias"):
                 values = 0.3 * random.standard_normal(shape)
-            elif "norm" in name and model.config.model_type == "gemma3_text":  # 1 + w, of few bits: a fold by powers of two is exact
+            elif "norm" in name and shifts_norm(name, model.config):  # 1 + w, of few bits: a fold by powers of two is exact
                 values = np.round(64 * 0.2 * random.standard_normal(shape)) / 64
+            elif name.endswith("A_log"):
+                values = 0.5 * random.standard_normal(shape)
             elif "norm" in name:
                 values = 1 + 0.2 * random.standard_normal(shape)
             elif "embed_" in name or "lm_head" in name:
@@ -302,9 +357,13 @@ def as_transformers_4(path, older_type_key):
         parameters = parameters["full_attention"]
     config["rope_theta"] = parameters.pop("rope_theta")
     kind = parameters.pop("rope_type")
+    if "partial_rotary_factor" in parameters:
+        config["partial_rotary_factor"] = parameters.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {("type" if older_type_key else "rope_type"): kind, **parameters}
     config["torch_dtype"] = config.pop("dtype")
-    config.pop("layer_types", None)
+    types = config.pop("layer_types", None) or []
+    if "linear_attention" in types:
+        config["full_attention_interval"] = types.index("full_attention") + 1
     config["transformers_version"] = "4.41.2"
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
@@ -331,6 +390,8 @@ def write_model(name, out, hidden, layers):
     (folder / "model" / "generation_config.json").unlink(missing_ok=True)
     if "transformers4" in edits:
         as_transformers_4(folder / "model" / "config.json", "type" in edits)
+    if "mtp" in edits:
+        add_mtp(folder / "model")
     if "head-only" in edits:
         shard = folder / "model" / "model.safetensors"
         tensors = load_file(shard)

@@ -7,7 +7,7 @@ says which it has: "saved" (what save_pretrained of Transformers 5 writes), "mem
 import json
 
 from safetensors.torch import save_file
-from transformers import AutoModelForImageTextToText, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2_5_VLConfig, Qwen2VLConfig, Qwen3VLConfig
+from transformers import AutoModelForImageTextToText, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2_5_VLConfig, Qwen2VLConfig, Qwen3_5Config, Qwen3_5MoeConfig, Qwen3VLConfig
 
 
 def sections(kind="default", theta=1000000.0, **more):
@@ -17,6 +17,9 @@ def sections(kind="default", theta=1000000.0, **more):
 QWEN2_TOWER = dict(depth=2, embed_dim=8, num_heads=2, patch_size=2, mlp_ratio=2, spatial_merge_size=1)
 QWEN25_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, window_size=8, fullatt_block_indexes=[0])
 QWEN3_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, num_position_embeddings=4, deepstack_visual_indexes=[0])
+QWEN35_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, num_position_embeddings=4)
+HYBRID = dict(layer_types=["linear_attention", "full_attention"], head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+              linear_value_head_dim=8, rope_parameters=dict(sections(theta=10000000.0, mrope_interleaved=True), partial_rotary_factor=0.5))
 CLIP = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8,
             patch_size=4, projection_dim=16)
 PIXTRAL = dict(model_type="pixtral", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8,
@@ -47,6 +50,12 @@ WRAPPERS = {
         Qwen3VLConfig, dict(head_dim=24, attention_bias=True, rope_parameters=sections(theta=5000000.0, mrope_interleaved=True)),
         QWEN3_TOWER, {}, "bfloat16", ["saved"],
     ),
+    "qwen3_5": (Qwen3_5Config, HYBRID, QWEN35_TOWER, {}, "float32", ["saved"]),
+    "qwen3_5_moe": (
+        Qwen3_5MoeConfig,
+        dict(HYBRID, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24),
+        QWEN35_TOWER, {}, "bfloat16", ["memory"],
+    ),
     # The class ties, the decoder's config says that it does not, and there is no head.
     "mistral3": (Mistral3Config, dict(model_type="mistral", sliding_window=None), PIXTRAL, {}, "float32", ["saved"]),
     "mistral3-head": (
@@ -69,13 +78,13 @@ def make_wrapper_config(name, sizes):
     text.pop("tie_word_embeddings")
     rope = text.get("rope_parameters", {})
     if "mrope_section" in rope:
-        angles = text.get("head_dim", text["hidden_size"] // text["num_attention_heads"]) // 2
+        angles = int(text.get("head_dim", text["hidden_size"] // text["num_attention_heads"]) * rope.get("partial_rotary_factor", 1)) // 2
         few = angles // 4
         text["rope_parameters"] = {**rope, "mrope_section": [angles - few - few - few // 2, few, few + few // 2]}
     vision = dict(tower)
     if cls is Qwen2VLConfig:
         vision["hidden_size"] = text["hidden_size"]
-    elif cls in (Qwen2_5_VLConfig, Qwen3VLConfig):
+    elif cls in (Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3_5Config, Qwen3_5MoeConfig):
         vision["out_hidden_size"] = text["hidden_size"]
     return cls(text_config=text, vision_config=vision, **around)
 

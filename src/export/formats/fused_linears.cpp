@@ -8,6 +8,8 @@ FusedLinear fused_linear(const std::string& module) {
   if (leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj")
     return {parent + "qkv_proj", 3, leaf == "v_proj"};
   if (leaf == "gate_proj" || leaf == "up_proj") return {parent + "gate_up_proj", 2, leaf == "up_proj"};
+  if (leaf == "in_proj_qkv" || leaf == "in_proj_z") return {parent + "in_proj_qkvz", 2, leaf == "in_proj_z"};
+  if (leaf == "in_proj_b" || leaf == "in_proj_a") return {parent + "in_proj_ba", 2, leaf == "in_proj_a"};
   return {module, 1};
 }
 

@@ -1,5 +1,6 @@
-// Linears that an engine runs as one: vLLM makes one of q, k and v, one of gate and up, and looks its
-// quantization up under the fused name.
+// Linears that an engine runs as one: vLLM makes one of q, k and v, one of gate and up, and of a gated delta
+// net one of what it convolves and its gates and one of its two numbers a head; it looks their quantization
+// up under the fused name.
 #pragma once
 #include <string>
 

@@ -118,7 +118,7 @@ void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target)
 void declare_kv_scales(const ModelSpec& spec, std::vector<TensorDeclaration>& tensors) {
   for (const BlockSpec& block : spec.blocks)
     for (const char* which : {"k_scale", "v_scale"})
-      tensors.push_back({kv_scale_name(block, which), DType::kF32, {1}});
+      if (block.pages.kv_heads > 0) tensors.push_back({kv_scale_name(block, which), DType::kF32, {1}});
 }
 
 // Declared by the writer, where the output has a quantized KV cache at all.

@@ -8,15 +8,17 @@ namespace llmq {
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily,
     kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family, kQwen3MoeFamily,
     kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
-    kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily, kGemma3Family;
+    kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily, kGemma3Family, kQwen3NextFamily, kQwen35Text,
+    kQwen35MoeText;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
-      &kLlamaFamily,      &kMistralFamily,    &kQwen2Family,      &kQwen3Family,   &kPhi3Family,
-      &kOptFamily,        &kOlmo2Family,      &kOlmo3Family,      &kSmolLm3Family, &kSeedOssFamily,
-      &kStarcoder2Family, &kQwen3MoeFamily,   &kQwen2MoeFamily,   &kMixtralFamily, &kOlmoeFamily,
-      &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family,    &kCohereFamily,
-      &kCohere2Family,    &kFalconFamily,     &kGemma3Family};
+      &kLlamaFamily,      &kMistralFamily,    &kQwen2Family,      &kQwen3Family,     &kPhi3Family,
+      &kOptFamily,        &kOlmo2Family,      &kOlmo3Family,      &kSmolLm3Family,   &kSeedOssFamily,
+      &kStarcoder2Family, &kQwen3MoeFamily,   &kQwen2MoeFamily,   &kMixtralFamily,   &kOlmoeFamily,
+      &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family,      &kCohereFamily,
+      &kCohere2Family,    &kFalconFamily,     &kGemma3Family,     &kQwen3NextFamily, &kQwen35Text,
+      &kQwen35MoeText};
   return kAll;
 }
 

@@ -25,6 +25,7 @@ struct Family {
   void (*read)(ConfigFields& config, std::int64_t layers, ModelSpec& spec);
   const GgufFamily* gguf = nullptr;  // model/gguf/gguf_family.h; null: neither read from GGUF nor written so
   FindSlabs find_slabs = nullptr;    // null: it stacks no matrices
+  const char* beside = nullptr;      // a module that may lie beside the decoder, and is carried along
 };
 
 // All that are known; the first of equals counts.
@@ -56,6 +57,10 @@ struct RopeDefaults {
 // channels.
 RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
                    const RopeDefaults& defaults = {});
+
+// The same of a rope with sections for time, height and width, which turn text alike.
+RopeSpec read_sectioned_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
+                             const RopeDefaults& defaults);
 
 // The window's base, where a family has a key of its own for it.
 struct WindowTheta {

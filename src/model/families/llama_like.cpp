@@ -65,7 +65,8 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const 
     const LinearId qkv = builder.linear("self_attn.qkv_proj", attention.input, {queries, keys, keys}, bias);
     attention.query = {qkv, 0}, attention.key = {qkv, 1}, attention.value = {qkv, 2};
   } else {
-    attention.query = {builder.linear("self_attn.q_proj", attention.input, {queries}, bias)};
+    attention.gated = half.traits.gated_attention;
+    attention.query = {builder.linear("self_attn.q_proj", attention.input, {attention.query_rows()}, bias)};
     attention.key = {builder.linear("self_attn.k_proj", attention.input, {keys}, bias)};
     attention.value = {builder.linear("self_attn.v_proj", attention.input, {keys}, bias)};
     builder.turned_by_rope(attention.query.linear, sizes.heads);
@@ -106,7 +107,9 @@ LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const Lla
                             ModelSpec& spec, const char* activation) {
   LlamaSizes sizes;
   read_common_sizes(config, layers, spec);
-  sizes.intermediate_size = config.integer("intermediate_size", kWidthRange);
+  sizes.intermediate_size = defaults.intermediate_size == 0 ? config.integer("intermediate_size", kWidthRange)
+                                                            : config.integer("intermediate_size", kWidthRange,
+                                                                             defaults.intermediate_size);
   spec.max_position = config.integer("max_position_embeddings", kPositionsRange, defaults.max_position);
   read_heads(config, defaults, spec, sizes);
   sizes.eps = static_cast<float>(config.number("rms_norm_eps", {0, 1}, defaults.eps));
@@ -135,7 +138,10 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
                before_mlp = norm_named(names.before_mlp), behind_mlp = norm_named(names.behind_mlp);
     const RopeUse rope = traits.turns.empty() ? RopeUse{0, spec.ropes.front().dims} : traits.turns[i];
     const std::int64_t window = traits.windows.empty() ? 0 : traits.windows[i];
-    builder.attention(before_attention, attention_of(half, window, rope), behind_attention);
+    if (traits.delta && traits.delta->blocks[i])
+      builder.delta(before_attention.value(), delta_of(*traits.delta, builder, spec.hidden_size, sizes.eps));
+    else
+      builder.attention(before_attention, attention_of(half, window, rope), behind_attention);
     if (traits.mixture && traits.mixture->blocks[i])
       builder.mixture(before_mlp, mixture_of(*traits.mixture, builder, spec.hidden_size, sizes.activation));
     else

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/families/family.h"
+#include "model/families/llama_delta.h"
 #include "model/families/llama_mixture.h"
 
 namespace llmq {
@@ -17,6 +18,7 @@ struct LlamaDefaults {
   std::int64_t kv_heads;  // 0: as many as heads. A null always means as many as heads.
   std::int64_t head_dim;  // 0: hidden_size / heads
   double eps = 1e-6;
+  std::int64_t intermediate_size = 0;  // 0: it has to be there
 };
 
 struct LlamaSizes {
@@ -41,6 +43,7 @@ struct LlamaTraits {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool query_key_norm = false;           // over each head of q and k
   bool query_key_norm_over_all = false;  // over all heads of q at once, and over all of k
+  bool gated_attention = false;          // q_proj has a gate beside each query
   LlamaNorms norms;
   float norm_offset = 0;                          // of every norm, those over heads too
   bool fused_qkv = false, fused_gate_up = false;  // are stored as one linear
@@ -48,6 +51,7 @@ struct LlamaTraits {
   std::vector<RopeUse> turns;         // per block; none: every block turns whole heads by the first table
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   std::optional<LlamaMixture> mixture;     // in the place of the MLP, in some blocks
+  std::optional<LlamaDelta> delta;         // in the place of attention, in some blocks
   // Of the embedding, of the product of a query and a key (0: 1 / sqrt(head_dim)), of what a mixer adds, and
   // of the logits.
   float embedding_scale = 1, attention_scale = 0, residual_scale = 1;

@@ -33,7 +33,18 @@ ExpertSpec expert_of(const MixtureNames& names, const std::string& place, const 
   return expert;
 }
 
-// Where mlp_only_layers and decoder_sparse_step have it, as Qwen counts.
+// use_sliding_window and layer_types say otherwise at most by an error.
+void refuse_windows(ConfigFields& config, const ModelSpec& spec) {
+  config.require_neutral("use_sliding_window", false);
+  config.find("sliding_window");
+  config.find("max_window_layers");
+  for (const bool sliding : read_layer_types(config, spec))
+    if (sliding)
+      config.unsupported("layer_types", "asks for sliding attention, which this family does not do here");
+}
+
+}  // namespace
+
 std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec) {
   constexpr const char* kDense = "mlp_only_layers";
   const auto count = static_cast<std::int64_t>(spec.blocks.size());
@@ -50,18 +61,6 @@ std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec
   }
   return sparse;
 }
-
-// use_sliding_window and layer_types say otherwise at most by an error.
-void refuse_windows(ConfigFields& config, const ModelSpec& spec) {
-  config.require_neutral("use_sliding_window", false);
-  config.find("sliding_window");
-  config.find("max_window_layers");
-  for (const bool sliding : read_layer_types(config, spec))
-    if (sliding)
-      config.unsupported("layer_types", "asks for sliding attention, which this family does not do here");
-}
-
-}  // namespace
 
 void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
                   LlamaMixture& mixture) {

@@ -26,6 +26,8 @@ struct LlamaMixture {
   std::vector<bool> blocks;                  // which of them; the others have an MLP
 };
 
+// Which blocks have one: where mlp_only_layers and decoder_sparse_step have it, as Qwen counts.
+std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec);
 // num_experts or num_local_experts, and num_experts_per_tok, with these defaults. No more experts in `blocks`
 // than a checkpoint of so many tensors can hold; keys that only training reads are passed over.
 void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,

@@ -13,10 +13,14 @@ namespace llmq {
 namespace {
 
 // The three sections are taken out of `rope`, and the type "mrope", which is Transformers' "default".
-void take_sections(Json& rope, const ConfigFields& config, const char* key, std::int64_t head_dim) {
+// They are all angles of the channels that turn.
+void take_sections(Json& rope, const ConfigFields& config, const char* key, std::int64_t head_dim,
+                   double share) {
   if (!rope.is_object()) return;
   ConfigFields fields(rope, config.file(), config.place(key));
   constexpr const char* kSections = "mrope_section";
+  const auto turning = static_cast<std::int64_t>(static_cast<double>(head_dim) *
+                                                 fields.number("partial_rotary_factor", {0, 1}, share));
   fields.flag("mrope_interleaved", false);
   if (const Json* sections = fields.find(kSections)) {
     std::int64_t angles = 0;
@@ -26,10 +30,10 @@ void take_sections(Json& rope, const ConfigFields& config, const char* key, std:
         angles += angle.is_integer() && angle.as_integer() >= 0 && angle.as_integer() <= head_dim
                       ? angle.as_integer()
                       : head_dim;
-    if (!three || angles * 2 != head_dim)
+    if (!three || angles * 2 != turning)
       fields.unsupported(
           kSections,
-          fmt::format("is {}, and a head of {} has {} angles", sections->dump(), head_dim, head_dim / 2),
+          fmt::format("is {}, and a head of {} turns by {} angles", sections->dump(), head_dim, turning / 2),
           "three sections that are all of them turn text as plain rope does");
   }
   for (const char* own : {kSections, "mrope_interleaved"}) rope.erase(own);
@@ -37,22 +41,10 @@ void take_sections(Json& rope, const ConfigFields& config, const char* key, std:
     if (const Json* said = rope.find(kind); said != nullptr && *said == Json("mrope")) rope[kind] = "default";
 }
 
-RopeSpec read_text_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
-                        double theta) {
-  Json plain = Json::object();
-  for (const char* key :
-       {"rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"})
-    if (const Json* said = config.find(key)) plain[key] = *said;
-  for (const char* key : {"rope_scaling", "rope_parameters"})
-    if (plain.find(key) != nullptr) take_sections(plain[key], config, key, head_dim);
-  ConfigFields fields(plain, config.file(), config.where());
-  return read_rope(fields, max_position, head_dim, {.theta = theta});
-}
-
 void read_qwen2_vl(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   constexpr std::int64_t kFirstWindow = 80;
   const LlamaSizes sizes = read_llama_sizes(config, layers, {32768, 8, 0, 1e-5}, spec);
-  spec.ropes = {read_text_rope(config, spec.max_position, sizes.head_dim, 1e6)};
+  spec.ropes = {read_sectioned_rope(config, spec.max_position, sizes.head_dim, {.theta = 1e6})};
   LlamaTraits traits;
   traits.qkv_bias = true;
   config.find("attention_bias");  // no field of this family, as of Qwen2
@@ -63,7 +55,7 @@ void read_qwen2_vl(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
 
 void read_qwen3_vl(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {128000, 32, 128}, spec);
-  spec.ropes = {read_text_rope(config, spec.max_position, sizes.head_dim, 5e5)};
+  spec.ropes = {read_sectioned_rope(config, spec.max_position, sizes.head_dim, {.theta = 5e5})};
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.query_key_norm = true;
@@ -77,6 +69,19 @@ void read_qwen3_vl(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
 }
 
 }  // namespace
+
+RopeSpec read_sectioned_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
+                             const RopeDefaults& defaults) {
+  Json plain = Json::object();
+  for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings",
+                          "partial_rotary_factor"})
+    if (const Json* said = config.find(key)) plain[key] = *said;
+  const double share = defaults.partial ? config.number("partial_rotary_factor", {0, 1}, defaults.share) : 1;
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    if (plain.find(key) != nullptr) take_sections(plain[key], config, key, head_dim, share);
+  ConfigFields fields(plain, config.file(), config.where());
+  return read_rope(fields, max_position, head_dim, defaults);
+}
 
 extern const Family kQwen2VlText = {"qwen2_vl_text", "", false, read_qwen2_vl};
 extern const Family kQwen25VlText = {"qwen2_5_vl_text", "", false, read_qwen2_vl};

@@ -60,6 +60,7 @@ void put_under(const std::string& prefix, ModelSpec& spec) {
     std::for_each(block.norms.begin(), block.norms.end(), rename_norm);
     for (LinearSpec& linear : block.linears)
       rename(linear.module), rename(linear.weight.tensor), rename(linear.bias.tensor);
+    for (MixerTensor& tensor : block.tensors) rename(tensor.place.tensor);
   }
 }
 
@@ -120,26 +121,32 @@ std::int64_t tower_depth(ConfigFields& config) {
   return fields.integer(key, kLayersRange, 0);
 }
 
+// Whether there is a tensor of it. `depth`: how many blocks it has; 0: as many as there are.
+bool find_part(const Checkpoint& checkpoint, const std::string& part, std::int64_t depth,
+               WrapperSpec& around) {
+  const std::size_t before = around.parts.size();
+  for (const std::string& place : {part, "model." + part}) {
+    const auto tensors = tensors_under(checkpoint, place);
+    if (tensors.empty()) continue;
+    around.parts.push_back(place);
+    around.tensors += static_cast<std::int64_t>(tensors.size());
+    for (const StoredTensor& tensor : tensors) {
+      around.bytes += tensor.view.bytes();
+      around.parameters += tensor.view.shape.elements();
+    }
+    check_whole(checkpoint, place, depth);
+  }
+  return around.parts.size() != before;
+}
+
 void find_parts(const Checkpoint& checkpoint, const Wrapper& wrapper, std::int64_t depth,
                 WrapperSpec& around) {
-  for (const char* const part : wrapper.parts) {
-    const std::size_t before = around.parts.size();
-    for (const std::string& place : {std::string(part), "model." + std::string(part)}) {
-      const auto tensors = tensors_under(checkpoint, place);
-      if (tensors.empty()) continue;
-      around.parts.push_back(place);
-      around.tensors += static_cast<std::int64_t>(tensors.size());
-      for (const StoredTensor& tensor : tensors) {
-        around.bytes += tensor.view.bytes();
-        around.parameters += tensor.view.shape.elements();
-      }
-      check_whole(checkpoint, place, depth);
-    }
-    if (around.parts.size() == before)
+  for (const char* const part : wrapper.parts)
+    if (!find_part(checkpoint, part, depth, around))
       refuse_parts(checkpoint, part,
                    fmt::format("a {} has this part, and no tensor of it is stored", wrapper.model_type),
                    "is the download complete?");
-  }
+  for (const char* const part : wrapper.optional_parts) find_part(checkpoint, part, 0, around);
 }
 
 // What Transformers' class has where a text_config leaves a size out, as LLaVA 1.5's does.
@@ -196,6 +203,14 @@ bool read_text(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigField
 }
 
 }  // namespace
+
+void carry_beside(const Checkpoint& checkpoint, const Family& family, ModelSpec& spec) {
+  if (family.beside == nullptr) return;
+  WrapperSpec around;
+  around.decoder = family.model_type;
+  around.prefix = "model";
+  if (find_part(checkpoint, family.beside, 0, around)) spec.wrapper = std::move(around);
+}
 
 bool read_wrapper(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigFields& config,
                   ModelSpec& spec) {

@@ -7,7 +7,7 @@
 namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kQwen2VlText, kQwen25VlText,
-    kQwen3VlText;
+    kQwen3VlText, kQwen35Text, kQwen35MoeText;
 
 namespace {
 
@@ -26,11 +26,14 @@ constexpr const char* kImageKeys[] = {"image_token_id",
                                       "spatial_merge_size",
                                       "downsample_ratio"};
 constexpr const char* kVisual[] = {"visual"};
+constexpr const char* kMtpParts[] = {"mtp"};
 constexpr const char* kTowerAndProjector[] = {"vision_tower", "multi_modal_projector"};
 
 constexpr const Family* kOfQwen2Vl[] = {&kQwen2VlText};
 constexpr const Family* kOfQwen25Vl[] = {&kQwen25VlText};
 constexpr const Family* kOfQwen3Vl[] = {&kQwen3VlText};
+constexpr const Family* kOfQwen35[] = {&kQwen35Text};
+constexpr const Family* kOfQwen35Moe[] = {&kQwen35MoeText};
 constexpr const Family* kOfMistral3[] = {&kMistralFamily};
 constexpr const Family* kAnyDense[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
 constexpr const Family* kOfInternVl[] = {&kQwen2Family, &kQwen3Family, &kLlamaFamily};
@@ -52,6 +55,18 @@ constexpr Wrapper kQwen3Vl = {.model_type = "qwen3_vl",
                               .decoders = kOfQwen3Vl,
                               .parts = kVisual,
                               .image_keys = kQwenImageKeys};
+constexpr Wrapper kQwen35 = {.model_type = "qwen3_5",
+                             .architecture = "Qwen3_5ForConditionalGeneration",
+                             .decoders = kOfQwen35,
+                             .parts = kVisual,
+                             .optional_parts = kMtpParts,
+                             .image_keys = kQwenImageKeys};
+constexpr Wrapper kQwen35Moe = {.model_type = "qwen3_5_moe",
+                                .architecture = "Qwen3_5MoeForConditionalGeneration",
+                                .decoders = kOfQwen35Moe,
+                                .parts = kVisual,
+                                .optional_parts = kMtpParts,
+                                .image_keys = kQwenImageKeys};
 constexpr Wrapper kMistral3 = {.model_type = "mistral3",
                                .architecture = "Mistral3ForConditionalGeneration",
                                .decoders = kOfMistral3,
@@ -73,8 +88,8 @@ constexpr Wrapper kInternVl = {.model_type = "internvl",
 }  // namespace
 
 std::span<const Wrapper* const> wrappers() {
-  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,  &kQwen25Vl, &kQwen3Vl,
-                                            &kMistral3, &kLlava,    &kInternVl};
+  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,   &kQwen25Vl, &kQwen3Vl, &kQwen35,
+                                            &kQwen35Moe, &kMistral3, &kLlava,   &kInternVl};
   return kAll;
 }
 

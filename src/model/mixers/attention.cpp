@@ -1,6 +1,8 @@
-// inner = attention(rope(norm(q)), rope(norm(k)), v) over the pages, with q, k and v linears of x.
+// inner = attention(rope(norm(q)), rope(norm(k)), v) over the pages, with q, k and v linears of x; times
+// sigmoid(gate) where q has gates beside it.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "model/mixers/mixer.h"
@@ -8,35 +10,22 @@
 namespace llmq {
 namespace {
 
-// The part of each sequence inside rows [first, first + count), renumbered from 0.
-std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
-                                         std::int64_t count) {
-  std::vector<SequenceRows> clipped;
-  for (const SequenceRows& sequence : sequences) {
-    const std::int64_t begin = std::max(sequence.first_row, first);
-    const std::int64_t end = std::min(sequence.first_row + sequence.rows, first + count);
-    if (begin >= end) continue;
-    clipped.push_back(
-        {begin - first, end - begin, sequence.context + begin - sequence.first_row, sequence.block_table});
-  }
-  return clipped;
-}
-
-// norm(x) and rope(norm(x)), in place; x F32 [rows, heads, head_dim].
+// norm(x) and rope(norm(x)), in place; x F32 [rows, heads, head_dim], heads row_stride apart where no norm is
+// over all of them.
 void normalize_and_rotate(const ForwardContext& context, const BlockWeights& weights,
                           const AttentionSpec& spec, std::optional<NormId> norm, std::size_t table,
                           const TensorView& x, std::span<const std::int32_t> positions,
                           const BlockSpec& block) {
   if (norm) {
     const NormSpec& of_rows = block.at(*norm);
-    const TensorView rows(x.pointer, DType::kF32, {x.shape.elements() / of_rows.width, of_rows.width},
-                          x.device);
+    TensorView rows(x.pointer, DType::kF32, {x.shape.elements() / of_rows.width, of_rows.width}, x.device);
+    if (of_rows.width == x.shape.back()) rows.row_stride = x.row_stride;
     run_norm(context.backend, of_rows, weights.at(*norm), rows, rows);
   }
   if (spec.rope.dims == 0) return;
   TensorView turned = x;
   turned.shape = Shape{x.shape[0], x.shape[1], spec.rope.dims};
-  turned.row_stride = spec.head_dim;
+  turned.row_stride = x.row_stride;
   const Shape angles{context.positions, spec.rope.dims / 2};
   const RopeOnDevice& rope = context.ropes[table];
   context.backend.rope(turned, positions, rope.cosines.view(DType::kF32, angles),
@@ -51,6 +40,15 @@ struct Heads {
       : storage(backend.allocate(static_cast<std::size_t>(rows * heads * head_dim) * sizeof(float))),
         view(storage.view(DType::kF32, {rows, heads, head_dim})) {}
 };
+
+// Of heads of two halves [rows, heads, 2 * head_dim], the first or the second.
+TensorView half_of_heads(const TensorView& both, std::int64_t which) {
+  TensorView half = both;
+  const std::int64_t dim = both.shape.back() / 2;
+  half.pointer = both.as<float>() + which * dim;
+  half.shape = Shape{both.shape[0], both.shape[1], dim};
+  return half;
+}
 
 // Where a block's pages have a basis of their own, what is stored and asked goes into it, and what comes out
 // of it back.
@@ -89,7 +87,27 @@ struct PageBasis {
   }
 };
 
+// out [T, heads * head_dim] *= sigmoid(gates), by way of `wide`.
+void apply_gates(Backend& backend, const TensorView& gates, const Heads& wide, const TensorView& out) {
+  const TensorView heads(out.pointer, out.dtype, wide.view.shape, out.device);
+  backend.convert(wide.view, heads);
+  backend.gated_activation(heads, gates, wide.view, Activation::kSigmoid);
+}
+
 }  // namespace
+
+std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
+                                         std::int64_t count) {
+  std::vector<SequenceRows> clipped;
+  for (const SequenceRows& sequence : sequences) {
+    const std::int64_t begin = std::max(sequence.first_row, first);
+    const std::int64_t end = std::min(sequence.first_row + sequence.rows, first + count);
+    if (begin >= end) continue;
+    clipped.push_back(
+        {begin - first, end - begin, sequence.context + begin - sequence.first_row, sequence.block_table});
+  }
+  return clipped;
+}
 
 void project(const ForwardContext& context, const BlockSpec& block, const BlockWeights& weights,
              const AttentionSpec& spec, const TensorView& x, std::span<const std::int32_t> positions,
@@ -99,8 +117,8 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
   };
   const PartOutput outputs[] = {{spec.query, flat(q)}, {spec.key, flat(k)}, {spec.value, flat(v)}};
   run_linears(context.backend, weights, x, outputs, adapters);
-  normalize_and_rotate(context, weights, spec, spec.query_norm, spec.query_table.value_or(spec.rope.table), q,
-                       positions, block);
+  normalize_and_rotate(context, weights, spec, spec.query_norm, spec.query_table.value_or(spec.rope.table),
+                       spec.gated ? half_of_heads(q, 0) : q, positions, block);
   normalize_and_rotate(context, weights, spec, spec.key_norm, spec.rope.table, k, positions, block);
 }
 
@@ -116,13 +134,19 @@ void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView&
   for_fitting_rows(
       context.chunks, context.fitting.get(), x.rows(), spec.row_floats(),
       [&](std::int64_t first, std::int64_t count) {
-        Heads q(context.backend, count, spec.heads, spec.head_dim),
+        Heads asked(context.backend, count, spec.heads, spec.head_dim * (spec.gated ? 2 : 1)),
             k(context.backend, count, spec.kv_heads, spec.head_dim),
             v(context.backend, count, spec.kv_heads, spec.head_dim);
         const auto from = static_cast<std::size_t>(run.first + first), many = static_cast<std::size_t>(count);
         project(context, block, run.weights, spec, x.row_slice(first, count),
-                std::span(run.rows.positions).subspan(from, many), q.view, k.view, v.view,
+                std::span(run.rows.positions).subspan(from, many), asked.view, k.view, v.view,
                 run.adapters().from(first));
+        std::optional<Heads> alone;  // queries without their gates
+        if (spec.gated) {
+          alone.emplace(context.backend, count, spec.heads, spec.head_dim);
+          context.backend.convert(alone->view, half_of_heads(asked.view, 0));
+        }
+        Heads& q = alone ? *alone : asked;
         basis.enter(q, k, v);
         context.backend.store_kv(run.pages, k.view, v.view, std::span(run.rows.slots).subspan(from, many));
         const TensorView out = inner.row_slice(first, count);
@@ -132,6 +156,7 @@ void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView&
           context.backend.attention(out, q.view, run.pages,
                                     clip_sequences(run.rows.sequences, run.first + first, count), problem);
         basis.leave(out);
+        if (spec.gated) apply_gates(context.backend, half_of_heads(asked.view, 1), q, out);
       });
 }
 

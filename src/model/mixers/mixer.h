@@ -1,8 +1,9 @@
 // What a mixer computes between the input of its sublayer and the input of its output linear, on one member.
-// One file a kind: attention.cpp, mlp.cpp, mixture.cpp. model/run_sublayer.h does the rest for all of them:
-// norms, the output linear, the residual stream, rows in parts, the exchange between members.
+// One file a kind: attention.cpp, delta.cpp, mlp.cpp, mixture.cpp. model/run_sublayer.h does the rest for all
+// of them: norms, the output linear, the residual stream, rows in parts, the exchange between members.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "model/forward_context.h"
 
@@ -25,17 +26,23 @@ struct MixerRun {
 // Wide intermediates live for a chunk of rows only (RowChunks; FittingRows where a device has too little); by
 // row invariance the size of a chunk changes no result.
 void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner);
+void run_mixer(const MixerRun& run, const DeltaSpec& spec, const TensorView& x, const TensorView& inner);
 void run_mixer(const MixerRun& run, const MlpSpec& spec, const TensorView& x, const TensorView& inner);
 // Without an output linear behind it, a mixer gives y F32 [T, hidden_size], which is added as it is.
 void run_mixer(const MixerRun& run, const MixtureSpec& spec, const TensorView& x, const TensorView& y);
 
-// Queries, keys and values F32 [T, heads, head_dim] of rows x at these positions, normalized and rotated.
+// Queries, keys and values F32 [T, heads, head_dim] of rows x at these positions, normalized and rotated; of
+// gated attention q is [T, heads, 2 * head_dim], each query and its gate, which stays as it is.
 void project(const ForwardContext& context, const BlockSpec& block, const BlockWeights& weights,
              const AttentionSpec& spec, const TensorView& x, std::span<const std::int32_t> positions,
              const TensorView& q, const TensorView& k, const TensorView& v, const RowAdapters& adapters = {});
 
-// The most parts of linears that a mixer asks for at once: q, k and v.
-inline constexpr std::size_t kMostParts = 3;
+// The part of each sequence inside rows [first, first + count), renumbered from 0.
+std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
+                                         std::int64_t count);
+
+// The most parts of linears that a mixer asks for at once: those of a gated delta net.
+inline constexpr std::size_t kMostParts = 4;
 // Parts of linears of one x, at most kMostParts, and what adapters add to their results.
 void run_linears(Backend& backend, const BlockWeights& weights, const TensorView& x,
                  std::span<const PartOutput> outputs, const RowAdapters& adapters);

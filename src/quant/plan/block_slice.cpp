@@ -108,7 +108,7 @@ void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, std::int64_t h
   attention.heads = attention.kv_heads * std::clamp(attention.heads / by / attention.kv_heads, 1, repeat);
   block.pages = pages_of(attention);
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
-  set_rows(block, attention.query, attention.inner_width());
+  set_rows(block, attention.query, attention.query_rows());
   set_rows(block, attention.key, kv);
   set_rows(block, attention.value, kv);
   set_channels(block, attention.inner, attention.inner_width());
@@ -125,6 +125,25 @@ void narrow_mixer(MlpSpec& mlp, std::int64_t divisor, std::int64_t hidden, Block
   set_rows(block, mlp.up, mlp.width);
   set_channels(block, mlp.inner, mlp.width);
   set_rows(block, {mlp.output}, hidden);
+}
+
+// Key heads by as much as leaves one, and as many value heads to each as there are.
+void narrow_mixer(DeltaSpec& delta, std::int64_t divisor, std::int64_t hidden, BlockSpec& block) {
+  DeltaHeads& heads = delta.heads;
+  const int repeat = heads.value_heads / heads.key_heads;
+  heads.key_heads = std::max(1, heads.key_heads / static_cast<int>(divisor));
+  heads.value_heads = heads.key_heads * repeat;
+  set_rows(block, delta.mixed, delta.convolved() + (delta.grouped() ? heads.values() : 0));
+  set_rows(block, delta.share, heads.value_heads * (delta.grouped() ? 2 : 1));
+  if (delta.gate) set_rows(block, *delta.gate, heads.values());
+  if (delta.decay) set_rows(block, *delta.decay, heads.value_heads);
+  set_rows(block, {delta.output}, hidden);
+  set_channels(block, delta.inner, delta.inner_width());
+  const auto set_shape = [&](TensorId id, const Shape& shape) {
+    block.tensors[static_cast<std::size_t>(id)].shape = shape;
+  };
+  set_shape(delta.conv, {delta.convolved(), 1, delta.taps});
+  for (const TensorId id : {delta.rate, delta.shift}) set_shape(id, {heads.value_heads});
 }
 
 // Which experts a slice's rows go to says nothing of the whole.
@@ -167,6 +186,10 @@ BlockSlice slice_block(const LinearSource& source, const ModelSpec& spec, std::s
   for (const NormSpec& norm : structure.norms) {
     narrowing.take(norm.gain.tensor, 1, norm.width, true);
     narrowing.take(norm.bias.tensor, 1, norm.width, true);
+  }
+  for (const MixerTensor& tensor : structure.tensors) {
+    const std::int64_t columns = tensor.shape.back();
+    narrowing.take(tensor.place.tensor, tensor.shape.elements() / columns, columns, tensor.shape.rank() == 1);
   }
   slice.checkpoint = narrowing.checkpoint();
   return slice;

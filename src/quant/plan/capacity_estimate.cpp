@@ -105,7 +105,7 @@ void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoin
 
 // What the layers keep, all together, of a sequence of `context`.
 std::uint64_t kept_bytes(const ModelSpec& spec, const KvType& type, std::int64_t context) {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = spec.state_bytes();
   for (const BlockSpec& block : spec.blocks) {
     const PagesSpec& pages = block.pages;
     bytes += static_cast<std::uint64_t>(in_window(pages.window, context)) *

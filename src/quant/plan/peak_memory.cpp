@@ -235,6 +235,7 @@ std::uint64_t PeakMemory::stages() const {
   std::uint64_t most = 0;
   for (const BlockSpec& block : spec_.blocks) {
     std::uint64_t sum = 0;
+    if (const DeltaSpec* const delta = block.delta()) sum += delta->state_bytes();
     for (const SublayerSpec& part : block.sublayers) {
       sum += stage(positive(part.row_floats()));
       if (!part.beside) continue;

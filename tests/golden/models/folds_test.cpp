@@ -136,16 +136,19 @@ bool is_behind_a_curve(const SiteSpec& site, const BlockSpec& block) {
          &site == &block.at(mlp->inner);
 }
 
-TEST_P(FoldedModel, EveryReaderMatters) {
-  const Path model = model_folder(GetParam());
-  const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
-  const ModelSpec spec = ModelSpec::read(checkpoint);
-  const std::vector<float> original = logits_of(read_tensors(checkpoint), model);
-  const BlockSpec& block = spec.blocks[0];
+// The gain of the norm before it is one for all heads.
+bool is_behind_heads(const SiteSpec& site, const BlockSpec& block) {
+  const DeltaSpec* const delta = block.delta();
+  return delta != nullptr && &site == &block.at(delta->inner);
+}
+
+void expect_every_reader_to_matter(const BlockSpec& block, const Checkpoint& checkpoint, const Path& model,
+                                   const std::vector<float>& original) {
   for (const SiteSpec& site : block.sites) {
     const SublayerSpec& part = block.sublayer_of(block.at(site.readers.front()).site);
     const bool reads_the_stream = !part.before && &site == &block.at(part.sites.front());
-    const bool nothing_folds = reads_the_stream || is_behind_a_curve(site, block);
+    const bool nothing_folds =
+        reads_the_stream || is_behind_a_curve(site, block) || is_behind_heads(site, block);
     ASSERT_EQ(std::holds_alternative<std::monostate>(site.producer), nothing_folds) << site.name;
     if (nothing_folds) continue;
     for (std::size_t dropped = 0; dropped < site.readers.size(); ++dropped) {
@@ -156,6 +159,16 @@ TEST_P(FoldedModel, EveryReaderMatters) {
       EXPECT_NE(logits_of(tensors, model), original) << site.name << ", reader " << dropped;
     }
   }
+}
+
+TEST_P(FoldedModel, EveryReaderMatters) {
+  const Path model = model_folder(GetParam());
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const std::vector<float> original = logits_of(read_tensors(checkpoint), model);
+  expect_every_reader_to_matter(spec.blocks[0], checkpoint, model, original);
+  if (spec.blocks[0].delta() != nullptr)  // the other kind of block
+    expect_every_reader_to_matter(spec.blocks[1], checkpoint, model, original);
 }
 
 TEST(FoldedModels, NothingFoldsThroughAGelu) {

@@ -69,7 +69,8 @@ Findings named_architectures(const std::string& path, const std::string& text) {
 // models, have names of their own ("llama-bpe", "llama3").
 Findings compared_architectures(const std::string& path, const std::string& text) {
   const std::string name =
-      "\"(llama|mistral|ministral3|mixtral|qwen[23]|qwen[23]_moe|phi3|opt|olmo[23]|olmoe|smollm3|seed_oss|"
+      "\"(llama|mistral|ministral3|mixtral|qwen[23]|qwen[23]_moe|qwen3_next|qwen3_5(_moe)?(_text)?|phi3|opt|"
+      "olmo[23]|olmoe|smollm3|seed_oss|"
       "starcoder2|granite|glm4|cohere2?|gemma3_text|falcon)["
       "\".]";
   static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
