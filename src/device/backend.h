@@ -94,7 +94,7 @@ struct AttentionProblem {
   Compute compute = Compute::kFloat32;
 };
 
-// Heads of the gated delta rule: value head h has the query and the key of head h / (value_heads / key_heads).
+// Heads of the gated delta rule: value head h has query and key of head h / (value_heads / key_heads).
 struct DeltaHeads {
   int key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   std::int64_t keys() const { return std::int64_t{key_heads} * key_dim; }
@@ -206,7 +206,7 @@ class Backend {
   virtual void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                          std::span<const SequenceRows> sequences, const AttentionProblem& problem) = 0;
   // What rows leave for those behind them in a state of fixed size. Both take consecutive rows of one
-  // sequence and change its state; rows go one after another, so no result depends on where a sequence is cut.
+  // sequence and change its state; rows go one after another, so no result depends on where it is cut.
   //
   // y[t, c] = silu(sum_j weight[j, c] x[t - taps + 1 + j, c]), where `before` [taps - 1, C] stands before the
   // first row; then it is the last taps - 1 of all these rows. y, x F32 [T, C] (row strides free, y is not
@@ -216,7 +216,7 @@ class Backend {
   // The gated delta rule, for each value head with its state S [key_dim, value_dim], row by row:
   //   k, q = k / |k|, q / |q| / sqrt(key_dim)     |x| = sqrt(sum x^2 + 1e-6)
   //   S = decay S;  S += k (share (v - S^T k))^T;  out = S^T q
-  // q, k F32 [T, key_heads * key_dim], v and out F32 [T, value_heads * value_dim], row strides free; state F32
+  // q, k F32 [T, key_heads * key_dim], v, out F32 [T, value_heads * value_dim], row strides free; state F32
   // [value_heads, key_dim, value_dim].
   virtual void delta_rule(const TensorView& out, const TensorView& q, const TensorView& k,
                           const TensorView& v, const DeltaGates& gates, const TensorView& state,
