@@ -84,7 +84,8 @@ struct AttentionTile {
   void* out = nullptr;  // of the compute format
   int64_t out_row = 0;
   int positions = 0, group = 0, head_dim = 0;
-  float scale = 0;
+  float scale = 0, softcap = 0;  // softcap 0: none
+  const float* sinks = nullptr;  // of the group's heads; null: none
   int64_t first_position = 0, window = 0;
   const void* keys = nullptr;
   const void* values = nullptr;
@@ -189,6 +190,7 @@ struct CpuKernels {
   void (*activate[kActivations][2])(void* y, const float* x, int64_t n);
   void (*causal_conv)(const ConvRows&);  // the same bits at every level
   void (*delta_rule)(const DeltaHead&);
+  void (*softcap)(float* x, float cap, int64_t n);  // x = cap * tanh(x / cap)
   // For tests: exp of the activations; 2^x, x <= 126, of attention.
   void (*exponential)(float* y, const float* x, int64_t n);
   void (*exponential2)(float* y, const float* x, int64_t n);

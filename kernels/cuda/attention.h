@@ -3,6 +3,9 @@
 //   s_p = scale * q . k_p;  out = sum_p exp(s_p - max) v_p / sum_p exp(s_p - max),  p over the visible
 //                           positions
 //
+// With a softcap s_p becomes cap tanh(s_p / cap). A sink is a key that is seen before all others: the maximum
+// begins as its score and the sum as 1.
+//
 // Online softmax over tiles of 64 keys at absolute positions 0, 64, 128, ...: a row does not know its batch,
 // nor which pages hold its past. Stages of a tile: scores (a thread each key, an FMA chain over the head),
 // weights, mix (a thread up to four dimensions). The plain form, right on every device; the S x S matrix is
@@ -14,14 +17,21 @@ namespace llmq::cuda {
 
 constexpr int kMostHeadDim = 512;
 
+// A score from q . k; cap 0: none.
+LLMQ_BLOCK float scaled_score(float dot, float scale, float cap) {
+  const float score = dot * scale;
+  return cap > 0.0f ? cap * tanhf(score / cap) : score;
+}
+
 struct PlainAttention {
   static constexpr int kThreads = 128, kKeys = 64, kEach = kMostHeadDim / kThreads;
   struct Arguments {
     int64_t rows = 0;
     int heads = 0, head_dim = 0;  // head_dim <= kMostHeadDim
-    float scale = 0;
+    float scale = 0, softcap = 0;
     int64_t window = 0;
-    Rows q, out;  // q [rows * heads, head_dim], out [rows, heads * head_dim]
+    const float* sinks = nullptr;  // [heads]; null: none
+    Rows q, out;                   // q [rows * heads, head_dim], out [rows, heads * head_dim]
     KvStore keys, values;
     const int64_t* positions = nullptr;    // [rows] the absolute position of each
     const int64_t* first_block = nullptr;  // [rows] where in `tables` its sequence's blocks begin
@@ -51,8 +61,8 @@ struct PlainAttention {
         shared.q.set(thread, d, a.q.get(row * a.heads + head, d));
       LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) own.mixed[i] = 0;
-      own.greatest = -INFINITY;
-      own.sum = 0;
+      own.greatest = a.sinks != nullptr ? a.sinks[head] : -INFINITY;
+      own.sum = a.sinks != nullptr ? 1.0f : 0.0f;
     });
     block.barrier();
     for (int64_t tile = first / kKeys * kKeys; tile <= position; tile += kKeys) {
@@ -64,7 +74,7 @@ struct PlainAttention {
           const int64_t at = a.keys.place(a.slot(row, p), kv_head);
           float dot = 0;
           for (int d = 0; d < a.head_dim; ++d) dot = fmaf(shared.q.get(thread, d), a.keys.get(at, d), dot);
-          score = dot * a.scale;
+          score = scaled_score(dot, a.scale, a.softcap);
         }
         shared.scores.set(thread, thread, score);
       });

@@ -1,6 +1,6 @@
-// Kernels that give each output element a thread of its own: embed, rope, activations, add, add of rows,
-// convert, channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says
-// what each computes.
+// Kernels that give each output element a thread of its own: embed, rope, activations, softcap, add, add of
+// rows, convert, channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h
+// says what each computes.
 #pragma once
 #include "kernels/common/activation.h"
 #include "kernels/cuda/block.h"
@@ -90,9 +90,19 @@ LLMQ_BLOCK float activated(float x, Activation act) {
   if (act == Activation::kSilu) return x / (1.0f + expf(-x));
   if (act == Activation::kSigmoid) return 1.0f / (1.0f + expf(-x));
   if (act == Activation::kRelu) return x < 0.0f ? 0.0f : x;
+  if (act == Activation::kClampedSwiglu) {
+    const float gate = x > kSwigluLimit ? kSwigluLimit : x;
+    return gate / (1.0f + expf(-kSwigluSlope * gate));
+  }
   if (act == Activation::kGelu) return 0.5f * x * erfcf(-0.7071067811865476f * x);
   const float inner = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
   return 0.5f * x * (1.0f + tanhf(inner));
+}
+
+// What a gate multiplies.
+LLMQ_BLOCK float factor_of(float up, Activation act) {
+  if (act != Activation::kClampedSwiglu) return up;
+  return (up > kSwigluLimit ? kSwigluLimit : up < -kSwigluLimit ? -kSwigluLimit : up) + 1.0f;
 }
 
 struct GatedActivation {
@@ -101,7 +111,7 @@ struct GatedActivation {
   Activation act = Activation::kSilu;
   LLMQ_BLOCK void one(int64_t i) const {
     const int64_t r = i / width, c = i % width;
-    y.put(r, c, activated(gate.get(r, c), act) * up.get(r, c));
+    y.put(r, c, activated(gate.get(r, c), act) * factor_of(up.get(r, c), act));
   }
 };
 
@@ -112,6 +122,16 @@ struct Activate {
   LLMQ_BLOCK void one(int64_t i) const {
     const int64_t r = i / width, c = i % width;
     y.put(r, c, activated(x.get(r, c), act));
+  }
+};
+
+struct Softcap {
+  int64_t elements = 0, width = 0;
+  Rows x;
+  float cap = 0;
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t r = i / width, c = i % width;
+    x.put(r, c, cap * tanhf(x.get(r, c) / cap));
   }
 };
 

@@ -15,6 +15,7 @@ constexpr CudaKernels filled_table() {
       .delta_rule = Way::template start<DeltaRule>,
       .gated_activation = Way::template start<Each<GatedActivation>>,
       .activate = Way::template start<Each<Activate>>,
+      .softcap = Way::template start<Each<Softcap>>,
       .add = Way::template start<Each<Add>>,
       .add_rows = Way::template start<Each<AddRows>>,
       .convert = Way::template start<Each<Convert>>,

@@ -38,6 +38,7 @@ struct CudaKernels {
   Launch<DeltaRule> delta_rule;
   Launch<Each<GatedActivation>> gated_activation;
   Launch<Each<Activate>> activate;
+  Launch<Each<Softcap>> softcap;
   Launch<Each<Add>> add;
   Launch<Each<AddRows>> add_rows;
   Launch<Each<Convert>> convert;

@@ -6,6 +6,9 @@
 //                                     O exp(m - m') + P V
 //   MergeSplits     M = max m_s;  out = sum_s exp(m_s - M) O_s / sum_s exp(m_s - M) l_s, splits rising
 //
+// With a softcap S = cap tanh(Q K^T scale / cap). With sinks, M is at least the head's sink, and exp(sink -
+// M) is added to the divisor first.
+//
 // Q, K, P and V are BF16 (pages of another type are rounded to it), everything else FP32; l sums the
 // unrounded P. Splits and tiles lie at absolute positions, and a tile that a row cannot see changes nothing
 // of it: a row's bits depend neither on its batch, nor on whether its sequence is decoded or prefilled, nor
@@ -20,7 +23,7 @@
 //   mix    a warp each a quarter of the dimensions
 // Cost: keys and values are read once per block.
 #pragma once
-#include "kernels/cuda/kv_pages.h"
+#include "kernels/cuda/attention.h"
 
 namespace llmq::cuda {
 
@@ -45,9 +48,10 @@ struct TileAttentionArguments {
   const int64_t* positions = nullptr;  // [rows]
   int64_t rows = 0;
   int heads = 0, head_dim = 0;
-  float scale = 0;
-  int64_t window = 0;  // 0: none
-  int splits = 1;      // enough for the greatest position
+  float scale = 0, softcap = 0;
+  const float* sinks = nullptr;  // [heads]; null: none
+  int64_t window = 0;            // 0: none
+  int splits = 1;                // enough for the greatest position
   // Scratch: O [rows, heads, splits, head_dim], then m and l [rows, heads, splits] each.
   float* mixed = nullptr;
   float* greatest = nullptr;
@@ -340,8 +344,9 @@ struct SplitAttention {
         const Sight sight = threads[t].sight[s][e / 2];
         const bool visible =
             static_cast<uint32_t>(tile * kTileKeys + key - sight.first) < static_cast<uint32_t>(sight.count);
-        shared.scores.set(t, pair * kScoreStride + key,
-                          visible ? threads[t].scores[s][n].v[e] * a.scale : -INFINITY);
+        shared.scores.set(
+            t, pair * kScoreStride + key,
+            visible ? scaled_score(threads[t].scores[s][n].v[e], a.scale, a.softcap) : -INFINITY);
       }
     });
   }
@@ -478,7 +483,9 @@ struct MergeSplits {
     const int64_t first = part + a.first_visible(position) / kSplitKeys, last = part + position / kSplitKeys;
     block.each([&](int t) {
       float greatest = -INFINITY, sum = 0;
+      if (a.sinks != nullptr) greatest = a.sinks[block.y];
       for (int64_t s = first; s <= last; ++s) greatest = fmaxf(greatest, a.greatest[s]);
+      if (a.sinks != nullptr) sum = expf(a.sinks[block.y] - greatest);
       for (int64_t s = first; s <= last; ++s) sum = fmaf(expf(a.greatest[s] - greatest), a.sum[s], sum);
       for (int d = t; d < a.head_dim; d += kThreads) {
         float mixed = 0;

@@ -5,7 +5,7 @@
 
 namespace llmq {
 
-void Backend::score_products(const TensorView& x, const PreparedWeight& w,
+void Backend::score_products(const TensorView& x, const PreparedWeight& w, float softcap,
                              std::span<const std::int32_t> targets, std::span<RowScore> scores) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;
   const std::int64_t least = device() == Device{} ? 16 : 256;  // a device reads all of w for each tile
@@ -18,6 +18,7 @@ void Backend::score_products(const TensorView& x, const PreparedWeight& w,
     const auto at = static_cast<std::size_t>(first), count = static_cast<std::size_t>(rows);
     const TensorView part = logits.view(DType::kF32, {rows, width});
     linear(part, x.row_slice(first, rows), w, {});
+    if (softcap != 0) this->softcap(part, softcap);
     score_rows(part, targets.subspan(at, count), scores.subspan(at, count));
   }
 }

@@ -92,6 +92,8 @@ struct AttentionProblem {
   float scale = 0;                  // usually 1/sqrt(head_dim)
   std::int64_t sliding_window = 0;  // 0: none; else position p sees p-window+1 .. p
   Compute compute = Compute::kFloat32;
+  float softcap = 0;      // 0: none; else a score s, scaled, counts as softcap * tanh(s / softcap)
+  TensorView sinks = {};  // F32 [heads] on the device: a key of this score and of no value; empty: none
 };
 
 // Heads of the gated delta rule: value head h has query and key of head h / (value_heads / key_heads).
@@ -221,11 +223,13 @@ class Backend {
   virtual void delta_rule(const TensorView& out, const TensorView& q, const TensorView& k,
                           const TensorView& v, const DeltaGates& gates, const TensorView& state,
                           const DeltaHeads& heads) = 0;
-  // y = act(gate) * up; gate, up F32 [T, I] (row strides free), y F32 or BF16.
+  // y = act(gate) * up (or what activation.h makes of up); gate, up F32 [T, I] (strides free), y F32 or BF16.
   virtual void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
                                 Activation act) = 0;
   // y = act(x); x F32 [T, I] (row strides free), y F32 or BF16. y may be x.
   virtual void activate(const TensorView& y, const TensorView& x, Activation act) = 0;
+  // x = cap * tanh(x / cap), F32 in place (row strides free); cap > 0.
+  virtual void softcap(const TensorView& x, float cap) = 0;
   // into += scale * x, F32; the product is rounded before the sum.
   virtual void add(const TensorView& into, const TensorView& x, float scale) = 0;
   // into[rows[i]] += scales[i] * x[i], F32, the product rounded before the sum. rows and scales host, one for
@@ -237,9 +241,9 @@ class Backend {
   // Scoring. logits F32 [R, V] on the device; results on the host, one per row.
   virtual void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,
                           std::span<RowScore> scores) = 0;
-  // score_rows() of the logits x w^T, x [R, K] of the compute dtype, without all of them in memory: the same
-  // digits.
-  virtual void score_products(const TensorView& x, const PreparedWeight& w,
+  // score_rows() of the logits x w^T, x [R, K] of the compute dtype, behind softcap() where that is not 0,
+  // without all of them in memory: the same digits.
+  virtual void score_products(const TensorView& x, const PreparedWeight& w, float softcap,
                               std::span<const std::int32_t> targets, std::span<RowScore> scores);
   // KL(softmax(p) || softmax(q)) in nats per row, FP64; exactly 0 for equal rows.
   virtual void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) = 0;

@@ -162,6 +162,7 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   if (const std::optional<DType> dtype = packed_format(request.to).scale_dtype)
     for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;
   const ModelSpec spec = ModelSpec::read(checkpoint);
+  require_written(spec, checkpoint.path().string());
   const LinearSource source = LinearSource::open(checkpoint);
   const auto writer = open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
                                   unpacked_linears(spec, modules), source.kv_cache());
@@ -206,6 +207,7 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   job.on_tensor = request.on_tensor;
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
   const ModelSpec spec = ModelSpec::read(checkpoint);
+  require_written(spec, checkpoint.path().string());
   GgufOutput output(io, checkpoint, spec, job);
   const GgufWritten written = output.write(nullptr, pool);
   report.dtype = gguf_type_name(*job.file_type);

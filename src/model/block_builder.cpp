@@ -49,10 +49,16 @@ void BlockBuilder::attention(std::optional<NormId> before, AttentionSpec mixer, 
 }
 
 // Rows of `up` may be divided where nothing but a product stands between them and the inner site, and where
-// act(s u) = s act(u) for s > 0.
+// act(s u) = s act(u) for s > 0. A clamp and a sum stand between them in the clamped SwiGLU.
+namespace {
+bool passes_scales(bool gated, Activation activation) {
+  return gated ? activation != Activation::kClampedSwiglu : activation == Activation::kRelu;
+}
+}  // namespace
+
 void BlockBuilder::mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after) {
   if (before) producer(mixer.input, NormGain{*before});
-  if (mixer.gate || mixer.activation == Activation::kRelu) producer(mixer.inner, LinearRows{mixer.up});
+  if (passes_scales(mixer.gate.has_value(), mixer.activation)) producer(mixer.inner, LinearRows{mixer.up});
   block_.sublayers.push_back({before, mixer, {}, after, {mixer.input, mixer.inner}});
 }
 
@@ -77,7 +83,7 @@ void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer) {
   at(mixer.input).smoothed = false;
   SublayerSpec part{before, {}, {}, {}, {mixer.input}};
   const auto add = [&](const ExpertSpec& expert) {
-    producer(expert.inner, LinearRows{expert.up});
+    if (passes_scales(true, mixer.activation)) producer(expert.inner, LinearRows{expert.up});
     at(expert.inner).smoothed = false;
     part.sites.push_back(expert.inner);
   };

@@ -136,6 +136,8 @@ struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;  // 0: full attention; else position p sees p - window + 1 .. p
   float scale = 0;          // of the product of a query and a key; 0: 1 / sqrt(head_dim)
+  float softcap = 0;        // of scores: Backend::attention; 0: none
+  TensorPlace sinks;        // [heads]
   RopeUse rope;
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.

@@ -186,6 +186,17 @@ std::vector<NormWeights> load_norms(std::span<Backend* const> members, const Lin
   return norms;
 }
 
+// Those of its own heads for each member.
+void load_sinks(std::span<Backend* const> members, const LinearSource& source, const BlockSpec& block,
+                bool allow_nonfinite, std::vector<BlockWeights>& shares) {
+  const AttentionSpec* const attention = block.attention();
+  if (attention == nullptr || !attention->sinks.exists()) return;
+  const std::vector<float> sinks = source.tensor(attention->sinks.tensor, allow_nonfinite);
+  const std::size_t own = sinks.size() / members.size();
+  for (std::size_t member = 0; member < members.size(); ++member)
+    shares[member].sinks = upload_values(*members[member], std::span(sinks).subspan(member * own, own));
+}
+
 std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute compute,
                                       const LinearSource& source, const BlockSpec& block,
                                       std::span<const LinearId> linears, bool allow_nonfinite,
@@ -207,6 +218,7 @@ std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute
     for (std::size_t member = 0; member < members.size(); ++member)
       shares[member].tensors[i] =
           load_mixer_tensor(*members[member], source, block.tensors[i], allow_nonfinite);
+  load_sinks(members, source, block, allow_nonfinite, shares);
   return shares;
 }
 

@@ -34,6 +34,7 @@ struct BlockWeights {
   std::vector<BlockLinear> linears;  // by LinearId
   std::vector<NormWeights> norms;    // by NormId
   std::vector<Buffer> tensors;       // by TensorId, F32
+  Buffer sinks;                      // F32 [heads] of attention, those of a member; empty without
   KvBasis kv_basis;                  // of the pages that the block is run with
 
   BlockLinear& at(LinearId id) { return linears.at(static_cast<std::size_t>(id)); }

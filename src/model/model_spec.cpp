@@ -118,4 +118,11 @@ std::int64_t ModelSpec::widest_page() const {
   return widest;
 }
 
+void require_written(const ModelSpec& spec, const std::string& file) {
+  if (spec.unwritten.empty()) return;
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("no checkpoint of family {} is written: {}", spec.family, spec.unwritten), file, "model",
+        "evaluate, generate from or serve it as it is"});
+}
+
 }  // namespace llmq

@@ -62,11 +62,13 @@ struct ModelSpec {
   std::vector<BlockSpec> blocks;
   EmbeddingSpec embedding;
   NormSpec final_norm;
+  float logit_softcap = 0;              // 0: none; else logits are softcap * tanh(logits / softcap)
   std::string head_module = "lm_head";  // as the checkpoint names it
   std::string head;                     // tensor name; the embedding's when tied (or the one stored)
   bool tied_head = false;
   std::vector<std::int32_t> eos_ids;
   std::optional<std::int32_t> bos_id;
+  std::string unwritten;               // why no checkpoint is made of it, as a sentence; empty: one is
   std::optional<WrapperSpec> wrapper;  // none: the checkpoint is a decoder alone
 
   // Reads config.json and checks every shape against it; packed linears (quantization_config) are checked by
@@ -84,6 +86,9 @@ struct ModelSpec {
   // What a sequence of any length takes beside its pages (model/sequence_state.h); 0: there is nothing.
   std::uint64_t state_bytes() const;
 };
+
+// Error(kUnsupported) where the family is one of which no checkpoint is made; `file` asked for it.
+void require_written(const ModelSpec& spec, const std::string& file);
 
 // cos and sin of position * frequency, F32 [positions, dims/2], computed in FP64 or as Transformers does
 // where that differs in FP32; dynamic, yarn and longrope follow Transformers' modeling_rope_utils. Dynamic

@@ -157,12 +157,13 @@ TensorView Engine::logits(const TensorView& normed_rows) {
   }
   const TensorView view = state.logits.view(DType::kF32, shape);
   state.backend->linear(view, normed_rows, *state.head, {});
+  if (state.spec.logit_softcap != 0) state.backend->softcap(view, state.spec.logit_softcap);
   return view;
 }
 
 void Engine::score(const TensorView& normed_rows, std::span<const std::int32_t> targets,
                    std::span<RowScore> scores) {
-  state_->backend->score_products(normed_rows, *state_->head, targets, scores);
+  state_->backend->score_products(normed_rows, *state_->head, state_->spec.logit_softcap, targets, scores);
 }
 
 TensorView Engine::logits_of(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows) {

@@ -621,7 +621,7 @@ FAULTS = [
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*falcon*")]),
     Fault("logits-divided-by-the-inverse", "src/export/gguf/gguf_metadata.cpp", "static_cast<float>(1 / spec.final_norm.scale)", "static_cast<float>(spec.final_norm.scale)",
           [("llmq_unit_export", "GgufFile.SaysWhatGraniteIs")]),
-    Fault("scale-passes-a-gelu", "src/model/block_builder.cpp", "mixer.activation == Activation::kRelu", "mixer.activation != Activation::kSilu",
+    Fault("scale-passes-a-gelu", "src/model/block_builder.cpp", "activation == Activation::kRelu", "activation != Activation::kSilu",
           [("llmq_golden_models", "*Fold*")]),
     Fault("norm-over-all-heads-head-by-head", "src/model/mixers/attention.cpp", "{x.shape.elements() / of_rows.width, of_rows.width}", "{x.rows(), spec.head_dim}",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*olmo2*")]),

@@ -4,6 +4,9 @@
 //   per tile: S = Q K^T * scale * log2 e;  m' = max S where that is above m + 8, else m;  P = 2^(S - m');
 //   l = l 2^(m - m') + sum P;  O = O 2^(m - m') + P V;  at the end: out = O / l
 //
+// With a softcap, S = cap tanh(Q K^T scale / cap) log2 e, in a pass of its own. With sinks m begins as the
+// sink of the head and l as 1.
+//
 // Rows are (position, head) pairs, so that GQA's heads and many positions share one packed tile of keys and
 // of values; they pass it kRowBlock at a time, so that scores and shares stay in L1. A tile that a row cannot
 // see is skipped or adds products of zero: neither changes the row. Few rows (decoding) read keys and values
@@ -89,6 +92,13 @@ struct AttentionRun {
           -3e38f;  // finite: exp(-inf - max) stays 0 for a row that has seen nothing yet
     }
     __builtin_memset(t.scratch + at.sum, 0, static_cast<size_t>(rows) * V::kLanes * sizeof(float));
+    // A sink is a key that every row has seen already: its share is 1, its value 0.
+    if (t.sinks != nullptr)
+      for (int64_t r = 0; r < rows; ++r) {
+        const float sink = t.sinks[r % t.group] * kLog2E;
+        piece<float>(at.max)[r] = sink < -3e38f ? -3e38f : sink;
+        piece<float>(at.sum)[r * V::kLanes] = 1;
+      }
     __builtin_memset(t.scratch + at.out, 0, static_cast<size_t>(rows) * at.width * sizeof(float));
   }
 
@@ -359,8 +369,9 @@ struct AttentionRun {
     float* const scores = piece<float>(at.scores);
     float* const max = piece<float>(at.max) + first_row;
     float* const sums = piece<float>(at.sum) + first_row * V::kLanes;
+    if (t.softcap > 0) cap(scores, count);
     mask(scores, first_row, count, first_key);
-    const float factor = t.scale * kLog2E;
+    const float factor = (t.softcap > 0 ? 1.0f : t.scale) * kLog2E;
     const auto scale = V::set(factor);
     for (int64_t r = 0; r < count; ++r) {
       auto greatest = V::load(scores + r * kKeyTile);
@@ -386,6 +397,13 @@ struct AttentionRun {
       }
       V::store(sums + r * V::kLanes, total);
     }
+  }
+
+  // Scores as they are with a softcap; what is masked afterwards may be anything.
+  LLMQ_INLINE void cap(float* scores, int64_t count) const {
+    const auto most = V::set(t.softcap), part = V::set(t.scale / t.softcap);
+    for (int64_t i = 0; i < count * kKeyTile; i += V::kLanes)
+      V::store(scores + i, V::mul(most, tanh_f32<V>(V::mul(V::load(scores + i), part))));
   }
 
   // -inf where a row must not look: keys after its own position, keys its window has passed.

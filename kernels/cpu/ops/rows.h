@@ -1,6 +1,8 @@
 // Operations on one row: conversions, norms, rotation, activations, per-channel statistics.
 // Memory-bound; sums of a norm run in V::kLanes lanes over the row and are then added in a fixed order.
 #pragma once
+#include <type_traits>
+
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/ops/exponential.h"
 
@@ -195,6 +197,28 @@ struct Sigmoid {
   }
 };
 
+// g / (1 + exp(-1.702 g)), g = min(x, 7). Of min() and max() the second operand is kept where one is NaN.
+struct ClampedSwiglu {
+  template <class V>
+  static LLMQ_INLINE typename V::F apply(typename V::F x) {
+    const auto gate = V::min(V::set(kSwigluLimit), x);
+    return V::div(gate, V::add(V::set(1.0f), exp_f32<V>(V::mul(V::set(-kSwigluSlope), gate))));
+  }
+  template <class V>
+  static LLMQ_INLINE typename V::F factor(typename V::F up) {
+    return V::add(V::min(V::set(kSwigluLimit), V::max(V::set(-kSwigluLimit), up)), V::set(1.0f));
+  }
+};
+
+// What a gate multiplies.
+template <class V, class Act>
+LLMQ_INLINE typename V::F factor_of(typename V::F up) {
+  if constexpr (std::is_same_v<Act, ClampedSwiglu>)
+    return Act::template factor<V>(up);
+  else
+    return up;
+}
+
 template <class V, class Act, class To>
 void activate(void* y, const float* x, int64_t n) {
   To* const to = static_cast<To*>(y);
@@ -208,7 +232,15 @@ void gated(void* y, const float* gate, const float* up, int64_t n) {
   To* const to = static_cast<To*>(y);
   by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
     const auto act = Act::template apply<V>(read<V>(gate + i, count));
-    write<V>(to + i, V::mul(act, read<V>(up + i, count)), count);
+    write<V>(to + i, V::mul(act, factor_of<V, Act>(read<V>(up + i, count))), count);
+  });
+}
+
+template <class V>
+void softcap(float* x, float cap, int64_t n) {
+  const auto most = V::set(cap), part = V::set(1.0f / cap);
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    write<V>(x + i, V::mul(most, tanh_f32<V>(V::mul(read<V>(x + i, count), part))), count);
   });
 }
 

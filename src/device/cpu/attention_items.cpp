@@ -26,6 +26,9 @@ void attend_tile(const CpuWork& work, const TensorView& out, const TensorView& q
   tile.group = group;
   tile.head_dim = problem.head_dim;
   tile.scale = problem.scale;
+  tile.softcap = problem.softcap;
+  if (problem.sinks.pointer != nullptr)
+    tile.sinks = problem.sinks.as<const float>() + static_cast<std::int64_t>(kv_head) * group;
   tile.first_position = s.context + first;
   tile.window = problem.sliding_window;
   tile.keys = pages.keys.pointer;

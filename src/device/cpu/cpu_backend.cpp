@@ -150,7 +150,7 @@ class CpuBackend final : public Backend {
 
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
-    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
+    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values, &problem.sinks});
     attend(work(), out, q, pages, sequences, problem);
   }
 
@@ -180,6 +180,11 @@ class CpuBackend final : public Backend {
     require_on(device(), "activate", {&y, &x});
     const auto kernel = kernels_.activate[static_cast<int>(act)][static_cast<int>(format_of(y.dtype))];
     by_rows(x.rows(), x.cols(), [&](std::int64_t r) { kernel(at(y, r), x.row<const float>(r), x.cols()); });
+  }
+
+  void softcap(const TensorView& x, float cap) override {
+    require_on(device(), "softcap", {&x});
+    by_rows(x.rows(), x.cols(), [&](std::int64_t r) { kernels_.softcap(x.row<float>(r), cap, x.cols()); });
   }
 
   void add(const TensorView& into, const TensorView& x, float scale) override {
@@ -219,11 +224,12 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void score_products(const TensorView& x, const PreparedWeight& w, std::span<const std::int32_t> targets,
-                      std::span<RowScore> scores) override {
+  void score_products(const TensorView& x, const PreparedWeight& w, float softcap,
+                      std::span<const std::int32_t> targets, std::span<RowScore> scores) override {
     require_on(device(), "score_products", {&x});
     const CpuWeight& weight = own(w);
-    if (weight.kind != PackedWeight::kKind) return Backend::score_products(x, w, targets, scores);
+    if (weight.kind != PackedWeight::kKind || softcap != 0)
+      return Backend::score_products(x, w, softcap, targets, scores);
     score_in_tiles(work(), x, static_cast<const PackedWeight&>(weight), targets, scores);
   }
 

@@ -111,7 +111,8 @@ void attend_by_tiles(CudaWork& work, const Attention& all) {
     a.rows = end - first;
     a.heads = problem.heads;
     a.head_dim = problem.head_dim;
-    a.scale = problem.scale;
+    a.scale = problem.scale, a.softcap = problem.softcap;
+    a.sinks = problem.sinks.as<const float>();
     a.window = problem.sliding_window;
     a.splits = static_cast<int>(splits);
     a.mixed = mixed.as<float>();
@@ -130,7 +131,8 @@ void attend_in_float32(CudaWork& work, const Attention& all) {
   a.rows = all.rows();
   a.heads = all.problem.heads;
   a.head_dim = all.problem.head_dim;
-  a.scale = all.problem.scale;
+  a.scale = all.problem.scale, a.softcap = all.problem.softcap;
+  a.sinks = all.problem.sinks.as<const float>();
   a.window = all.problem.sliding_window;
   a.q = rows_of(all.q);
   a.out = rows_of(all.out);

@@ -130,7 +130,7 @@ class CudaBackend final : public Backend {
 
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
-    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
+    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values, &problem.sinks});
     attend(work_, out, q, pages, sequences, problem);
   }
 
@@ -165,6 +165,11 @@ class CudaBackend final : public Backend {
     require_on(device(), "activate", {&y, &x});
     work_.start("activate", work_.kernels().activate,
                 {x.rows() * x.cols(), x.cols(), rows_of(y), rows_of(x), act}, x);
+  }
+
+  void softcap(const TensorView& x, float cap) override {
+    require_on(device(), "softcap", {&x});
+    work_.start("softcap", work_.kernels().softcap, {x.rows() * x.cols(), x.cols(), rows_of(x), cap}, x);
   }
 
   void add(const TensorView& into, const TensorView& x, float scale) override {

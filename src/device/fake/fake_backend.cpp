@@ -101,8 +101,11 @@ class FakeBackend final : public Backend {
   }
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
-    const ClosedMemory::Opening open(*memory_, "attention", {&out, &q, &pages.keys, &pages.values});
-    reference_->attention(on_host(out), on_host(q), on_host(pages), sequences, problem);
+    const ClosedMemory::Opening open(*memory_, "attention",
+                                     {&out, &q, &pages.keys, &pages.values, &problem.sinks});
+    AttentionProblem host = problem;
+    host.sinks = on_host(problem.sinks);
+    reference_->attention(on_host(out), on_host(q), on_host(pages), sequences, host);
   }
   void causal_conv(const TensorView& y, const TensorView& x, const TensorView& weight,
                    const TensorView& before) override {
@@ -127,6 +130,10 @@ class FakeBackend final : public Backend {
   void activate(const TensorView& y, const TensorView& x, Activation act) override {
     const ClosedMemory::Opening open(*memory_, "activate", {&y, &x});
     reference_->activate(on_host(y), on_host(x), act);
+  }
+  void softcap(const TensorView& x, float cap) override {
+    const ClosedMemory::Opening open(*memory_, "softcap", {&x});
+    reference_->softcap(on_host(x), cap);
   }
   void add(const TensorView& into, const TensorView& x, float scale) override {
     const ClosedMemory::Opening open(*memory_, "add", {&into, &x});

@@ -62,6 +62,11 @@ struct AttentionRow {
     }
   }
 
+  double score_of(double dot) const {
+    const double score = dot * static_cast<double>(problem.scale);
+    return problem.softcap == 0 ? score : softcapped(score, static_cast<double>(problem.softcap));
+  }
+
   void run(const SequenceRows& sequence, std::int64_t row, std::int64_t head,
            std::vector<double>& weights) const {
     const std::int64_t position = sequence.context + row - sequence.first_row;
@@ -76,10 +81,15 @@ struct AttentionRow {
       read_row(false, sequence, p, kv_head, key);
       for (std::int64_t d = 0; d < problem.head_dim; ++d)
         dot += read(q, row * problem.heads + head, d) * key[static_cast<std::size_t>(d)];
-      weights[static_cast<std::size_t>(p - first)] = dot * static_cast<double>(problem.scale);
+      weights[static_cast<std::size_t>(p - first)] = score_of(dot);
       greatest = std::max(greatest, weights[static_cast<std::size_t>(p - first)]);
     }
     double sum = 0;
+    if (problem.sinks.pointer != nullptr) {  // a key that has no value
+      const double sink = static_cast<double>(problem.sinks.as<const float>()[head]);
+      if (sink > greatest) greatest = sink;
+      sum = std::exp(sink - greatest);
+    }
     for (double& weight : weights) sum += weight = std::exp(weight - greatest);
     for (std::int64_t p = first; p <= position; ++p) {
       read_row(true, sequence, p, kv_head, value);

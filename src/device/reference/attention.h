@@ -1,11 +1,14 @@
 // What attention and paged keys and values mean; position by position, pages as [blocks, block_size,
 // kv_heads, head_dim].
 #pragma once
+#include <cmath>
 #include <span>
 
 #include "device/backend.h"
 
 namespace llmq::reference {
+
+inline double softcapped(double x, double cap) { return cap * std::tanh(x / cap); }
 
 // Backend::store_kv, load_kv and attention.
 void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,

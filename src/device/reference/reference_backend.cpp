@@ -35,8 +35,18 @@ double activated(double x, Activation act) {
       return x < 0 ? 0.0 : x;
     case Activation::kSigmoid:
       return 1.0 / (1.0 + std::exp(-x));
+    case Activation::kClampedSwiglu: {
+      const double limit = static_cast<double>(kSwigluLimit), gate = x > limit ? limit : x;
+      return gate / (1.0 + std::exp(-static_cast<double>(kSwigluSlope) * gate));
+    }
   }
   fail(ErrorKind::kInternal, "the reference does not know activation {}", static_cast<int>(act));
+}
+
+// What a gate multiplies.
+double factor_of(double up, Activation act) {
+  const double limit = static_cast<double>(kSwigluLimit);
+  return act == Activation::kClampedSwiglu ? (up > limit ? limit : up < -limit ? -limit : up) + 1 : up;
 }
 
 // log sum_i exp(row_i), the greatest taken out first.
@@ -150,7 +160,7 @@ class ReferenceBackend final : public Backend {
 
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
-    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
+    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values, &problem.sinks});
     reference::attend(out, q, pages, sequences, problem);
   }
 
@@ -172,13 +182,20 @@ class ReferenceBackend final : public Backend {
     require_on(device(), "gated_activation", {&y, &gate, &up});
     for (std::int64_t row = 0; row < gate.rows(); ++row)
       for (std::int64_t i = 0; i < gate.cols(); ++i)
-        write(y, row, i, activated(read(gate, row, i), act) * read(up, row, i));
+        write(y, row, i, activated(read(gate, row, i), act) * factor_of(read(up, row, i), act));
   }
 
   void activate(const TensorView& y, const TensorView& x, Activation act) override {
     require_on(device(), "activate", {&y, &x});
     for (std::int64_t row = 0; row < x.rows(); ++row)
       for (std::int64_t i = 0; i < x.cols(); ++i) write(y, row, i, activated(read(x, row, i), act));
+  }
+
+  void softcap(const TensorView& x, float cap) override {
+    require_on(device(), "softcap", {&x});
+    for (std::int64_t row = 0; row < x.rows(); ++row)
+      for (std::int64_t i = 0; i < x.cols(); ++i)
+        write(x, row, i, reference::softcapped(read(x, row, i), static_cast<double>(cap)));
   }
 
   void add(const TensorView& into, const TensorView& x, float scale) override {

@@ -55,6 +55,8 @@ struct LlamaTraits {
   // Of the embedding, of the product of a query and a key (0: 1 / sqrt(head_dim)), of what a mixer adds, and
   // of the logits.
   float embedding_scale = 1, attention_scale = 0, residual_scale = 1;
+  float attention_softcap = 0;  // of scores; 0: none
+  bool sinks = false;           // a score of each head that has no value
   double logit_scale = 1;
 };
 

@@ -22,14 +22,15 @@ std::int64_t expert_count(ConfigFields& config, std::int64_t absent) {
   return experts;
 }
 
-ExpertSpec expert_of(const MixtureNames& names, const std::string& place, const std::string& site,
+ExpertSpec expert_of(const LlamaMixture& of, const std::string& place, const std::string& site,
                      std::int64_t width, const MixtureSpec& mixture, BlockBuilder& builder) {
+  const MixtureNames& names = of.names;
   ExpertSpec expert;
-  expert.gate = {builder.linear(fmt::format("{}.{}", place, names.gate), mixture.input, {width}, false)};
-  expert.up = {builder.linear(fmt::format("{}.{}", place, names.up), mixture.input, {width}, false)};
+  expert.gate = {builder.linear(fmt::format("{}.{}", place, names.gate), mixture.input, {width}, of.biases)};
+  expert.up = {builder.linear(fmt::format("{}.{}", place, names.up), mixture.input, {width}, of.biases)};
   expert.inner = builder.site(site, width);
   expert.output =
-      builder.linear(fmt::format("{}.{}", place, names.down), expert.inner, {mixture.hidden}, false);
+      builder.linear(fmt::format("{}.{}", place, names.down), expert.inner, {mixture.hidden}, of.biases);
   return expert;
 }
 
@@ -106,16 +107,16 @@ MixtureSpec mixture_of(const LlamaMixture& mixture, BlockBuilder& builder, std::
                        Activation activation) {
   MixtureSpec spec;
   spec.hidden = hidden, spec.width = mixture.width, spec.shared_width = mixture.shared_width;
-  spec.top_k = mixture.top_k, spec.normalized = mixture.normalized, spec.activation = activation;
+  spec.top_k = mixture.top_k, spec.normalized = mixture.normalized,
+  spec.activation = mixture.activation.value_or(activation);
   spec.input = builder.site("x_mlp", hidden);
-  spec.router = builder.linear(mixture.names.router, spec.input, {mixture.experts}, false);
+  spec.router = builder.linear(mixture.names.router, spec.input, {mixture.experts}, mixture.biases);
   builder.never_quantized(spec.router);
   for (std::int64_t e = 0; e < mixture.experts; ++e)
-    spec.experts.push_back(expert_of(mixture.names, fmt::format("{}.{}", mixture.names.experts, e),
+    spec.experts.push_back(expert_of(mixture, fmt::format("{}.{}", mixture.names.experts, e),
                                      fmt::format("x_down.{}", e), mixture.width, spec, builder));
   if (mixture.shared_width == 0) return spec;
-  spec.shared =
-      expert_of(mixture.names, "mlp.shared_expert", "x_down.shared", mixture.shared_width, spec, builder);
+  spec.shared = expert_of(mixture, "mlp.shared_expert", "x_down.shared", mixture.shared_width, spec, builder);
   spec.shared_gate = builder.linear("mlp.shared_expert_gate", spec.input, {1}, false);
   builder.never_quantized(*spec.shared_gate);
   return spec;

@@ -22,6 +22,8 @@ struct LlamaMixture {
   std::int64_t experts = 0;
   int top_k = 0;
   bool normalized = false;
+  bool biases = false;                       // of the router and of all experts
+  std::optional<Activation> activation;      // of experts, where it is another than the model's
   std::int64_t width = 0, shared_width = 0;  // the shared expert has a gate of one row; 0: there is none
   std::vector<bool> blocks;                  // which of them; the others have an MLP
 };

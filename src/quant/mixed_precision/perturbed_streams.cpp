@@ -132,6 +132,7 @@ std::vector<double> ProbeStreams::divergences(const LinearSource& source) const 
     run_norm(backend, spec.final_norm, norm, view, x);
     const TensorView y = into.view(DType::kF32, {rows, spec.vocab_size});
     backend.linear(y, x, *head, {});
+    if (spec.logit_softcap != 0) backend.softcap(y, spec.logit_softcap);
     return y;
   };
   std::vector<double> sum(static_cast<std::size_t>(streams_ - 1));

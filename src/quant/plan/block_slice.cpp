@@ -30,10 +30,10 @@ class Narrowing {
     const DTypeRow& type = dtype_row(tensor.view.dtype);
     const std::int64_t width = tensor.view.cols();
     const auto* const bytes = tensor.view.as<const std::byte>();
-    if (type.block_elements == 1 && !tensor.transposed)
+    if (type.block_elements == 1 && tensor.in_order())
       return add(name, type.dtype, bytes, rows, width, columns, flat);
     std::vector<float> values;
-    if (tensor.transposed) {
+    if (!tensor.in_order()) {
       values = source_.checkpoint().read_float32(tensor);
     } else {
       values.resize(static_cast<std::size_t>(rows * width));
@@ -191,6 +191,8 @@ BlockSlice slice_block(const LinearSource& source, const ModelSpec& spec, std::s
     const std::int64_t columns = tensor.shape.back();
     narrowing.take(tensor.place.tensor, tensor.shape.elements() / columns, columns, tensor.shape.rank() == 1);
   }
+  if (const AttentionSpec* const attention = structure.attention())
+    narrowing.take(attention->sinks.tensor, 1, attention->heads, true);
   slice.checkpoint = narrowing.checkpoint();
   return slice;
 }

@@ -302,6 +302,7 @@ std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
 
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit, PlannedDevices devices) {
+  require_written(spec, recipe.source);
   Plan plan;
   plan.devices = std::move(devices.names);
   plan.device_room = devices.room;

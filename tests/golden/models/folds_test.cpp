@@ -4,6 +4,7 @@
 // into.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/io.h"
@@ -129,8 +130,12 @@ TEST_P(FoldedModel, ComputesTheSameBits) {
   EXPECT_EQ(logits_of(tensors, model), before);
 }
 
-// Without a gate, act(s up) is s act(up) for a ReLU alone.
+// Without a gate, act(s up) is s act(up) for a ReLU alone; nor does s pass a clamp and a sum.
 bool is_behind_a_curve(const SiteSpec& site, const BlockSpec& block) {
+  if (const MixtureSpec* const mixture = block.mixture();
+      mixture != nullptr && mixture->activation == Activation::kClampedSwiglu)
+    return std::any_of(mixture->experts.begin(), mixture->experts.end(),
+                       [&](const ExpertSpec& expert) { return &site == &block.at(expert.inner); });
   const MlpSpec* mlp = block.mlp();
   return mlp != nullptr && !mlp->gate && mlp->activation != Activation::kRelu &&
          &site == &block.at(mlp->inner);

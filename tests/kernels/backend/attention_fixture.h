@@ -14,6 +14,8 @@ struct AttentionCase {
   std::vector<std::pair<std::int64_t, std::int64_t>> sequences;  // context, rows
   Compute compute = Compute::kFloat32;
   bool permuted = true;
+  float softcap = 0;
+  bool sinks = false;
 
   std::int64_t rows() const {
     std::int64_t sum = 0;
@@ -22,7 +24,14 @@ struct AttentionCase {
   }
   AttentionProblem problem() const {
     return {heads,          kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)),
-            sliding_window, compute};
+            sliding_window, compute,  softcap};
+  }
+  // Of each head: below all scores, among them, above them.
+  std::vector<float> sink_scores() const {
+    std::vector<float> scores;
+    for (int head = 0; sinks && head < heads; ++head)
+      scores.push_back(static_cast<float>(head % 4) * 2.5f - 4);
+    return scores;
   }
 };
 
@@ -103,12 +112,20 @@ inline std::vector<float> run_attention(Backend& backend, const AttentionCase& c
   const Placed q = put(backend, DType::kF32, {c.rows(), c.heads, c.head_dim}, data.q);
   const Placed out = poisoned(backend, exact ? DType::kF32 : activation_dtype(c.compute),
                               {c.rows(), std::int64_t{c.heads} * c.head_dim});
-  backend.attention(out.view, q.view, placed.pages, sequences, c.problem());
+  AttentionProblem problem = c.problem();
+  const Placed sinks =
+      put(backend, DType::kF32, {c.heads}, std::vector<float>(static_cast<std::size_t>(c.heads)));
+  if (c.sinks) {
+    backend.upload(sinks.view, c.sink_scores().data());
+    problem.sinks = sinks.view;
+  }
+  backend.attention(out.view, q.view, placed.pages, sequences, problem);
   return get(backend, out.view);
 }
 
 // The greatest error of a score of this row and head, in the exponent: a dot product of head_dim terms
-// (bfloat16 compute may round q), the product with the scale, and the subtraction of the maximum.
+// (bfloat16 compute may round q), the product with the scale, and the subtraction of the maximum. A softcap
+// makes no difference greater, and its tanh is within 3e-7 of itself.
 inline double score_error(const AttentionCase& c, const std::vector<float>& keys, const float* q,
                           std::int64_t kv_head, std::int64_t first, std::int64_t last) {
   double worst = 0;
@@ -121,7 +138,9 @@ inline double score_error(const AttentionCase& c, const std::vector<float>& keys
   }
   const double rounding = c.compute == Compute::kBFloat16 ? kBf16Roundoff : 0;
   const double scaled = worst / std::sqrt(static_cast<double>(c.head_dim));
-  return rounding * scaled + fp32_dot_bound(c.head_dim, (1 + rounding) * scaled) + 4 * kFp32Roundoff * scaled;
+  return rounding * scaled + fp32_dot_bound(c.head_dim, (1 + rounding) * scaled) +
+         4 * kFp32Roundoff * scaled +
+         (c.softcap > 0 ? (3e-7 + gamma(4)) * std::min<double>(scaled, c.softcap) : 0);
 }
 
 inline std::vector<double> attention_bound(const AttentionCase& c, const AttentionData& data,
@@ -143,8 +162,9 @@ inline std::vector<double> attention_bound(const AttentionCase& c, const Attenti
             tiles * (kExpError + 2 * kFp32Roundoff) + (c.compute == Compute::kBFloat16 ? kBf16Roundoff : 0);
         for (int d = 0; d < c.head_dim; ++d) {
           const std::size_t at = static_cast<std::size_t>((row * c.heads + head) * c.head_dim + d);
-          double allowed = softmax_mean_bound(last - first + 1, error, weight_error, means[at]) +
-                           fp32_rounding_bound(want[at]);
+          double allowed =
+              softmax_mean_bound(last - first + 1 + (c.sinks ? 1 : 0), error, weight_error, means[at]) +
+              fp32_rounding_bound(want[at]);
           if (c.compute == Compute::kBFloat16) allowed += bf16_rounding_bound(std::fabs(want[at]) + allowed);
           bound.push_back(allowed);
         }

@@ -50,6 +50,33 @@ TEST_P(Attention, SlidingWindow) {
       check({4, 2, 16, window, 16, {{0, 70}, {140, 3}, {4, 1}}, compute});
 }
 
+TEST_P(Attention, SoftcapAndSinks) {
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const float softcap : {0.0f, 0.5f, 20.0f})
+      for (const bool sinks : {false, true})
+        for (const int dim : {16, 18, 64})
+          for (const std::int64_t window : {0, 70}) {
+            check({6, 2, dim, window, 16, {{0, 70}, {140, 3}, {4, 1}}, compute, true, softcap, sinks});
+            check({8, 1, dim, window, 7, {{0, 5}, {90, 2}}, compute, true, softcap, sinks});
+          }
+}
+
+// What the two do shows: without either the result is another.
+TEST_P(Attention, SoftcapAndSinksMatter) {
+  const AttentionCase plain{4, 2, 16, 0, 16, {{0, 30}}};
+  const AttentionData data = make_attention_data(plain, 3);
+  AttentionCase capped = plain, sunk = plain;
+  capped.softcap = 2, sunk.sinks = true;
+  const std::vector<float> want = run_attention(backend(), plain, data);
+  for (const AttentionCase& other : {capped, sunk}) {
+    const std::vector<float> got = run_attention(backend(), other, data);
+    double difference = 0;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      difference = std::max(difference, std::fabs(static_cast<double>(got[i]) - want[i]));
+    EXPECT_GT(difference, 0.1);
+  }
+}
+
 // Scores so far apart that exp underflows and only the greatest key counts; every earlier maximum is left
 // behind by a later one.
 TEST_P(Attention, ExtremeScores) { check({4, 2, 16, 0, 16, {{0, 100}}, Compute::kFloat32}, 300); }

@@ -168,7 +168,9 @@ TEST_P(Elementwise, RopeOfNeighbours) {
 // gamma(6) of itself and t tanh'(t) < 0.45, and a handful of operations. By erfc: 1.5e-7 of Hastings' form,
 // whose five partial sums are below 1.5 each: gamma(18) for their roundings and those of its numbers and of
 // t; or an erfc of 4 units in the last place of at most 2; and a handful of operations.
-double activation_bound(Activation act, double x, double value) {
+// The clamped SwiGLU is a silu whose exponent has a product of its own before it, and a sum in what it
+// multiplies.
+double activation_bound(Activation act, double gate, double x, double value) {
   switch (act) {
     case Activation::kSilu:
       return (kExpError + gamma(4)) * std::fabs(value) + std::fabs(x) * 0x1p-124;
@@ -180,12 +182,15 @@ double activation_bound(Activation act, double x, double value) {
       return 0;
     case Activation::kSigmoid:
       return (kExpError + gamma(4)) * std::fabs(value) + 0x1p-124;
+    case Activation::kClampedSwiglu:
+      return (kExpError + gamma(6) + gamma(3) * std::fabs(1.702 * gate)) * std::fabs(value) +
+             (std::fabs(x) + std::fabs(gate)) * 0x1p-124;
   }
   return 0;
 }
 
 constexpr Activation kAll[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
-                               Activation::kSigmoid};
+                               Activation::kSigmoid, Activation::kClampedSwiglu};
 static_assert(std::size(kAll) == kActivations);
 
 TEST_P(Elementwise, Activations) {
@@ -213,7 +218,7 @@ TEST_P(Elementwise, Activations) {
         std::vector<double> bound, bound_bf16;
         for (std::size_t i = 0; i < want.size(); ++i) {
           const double product = static_cast<double>(gate[i]) * static_cast<double>(up[i]);
-          bound.push_back(activation_bound(act, product, want[i]) + fp32_rounding_bound(want[i]));
+          bound.push_back(activation_bound(act, gate[i], product, want[i]) + fp32_rounding_bound(want[i]));
           bound_bf16.push_back(bound.back() + bf16_rounding_bound(std::fabs(want[i]) + bound.back()));
         }
         const auto where = ::testing::Message() << static_cast<int>(act) << " " << gated << " " << width;
@@ -223,6 +228,31 @@ TEST_P(Elementwise, Activations) {
         planted.back() *= 1 + 1e-4f;
         EXPECT_NE(outside(planted, widened(want), bound), "") << where;
       }
+}
+
+// The quotient, tanh to 3e-7 (kernels/cpu/ops/exponential.h) and the product, all relative: tanh's own
+// argument is off by x tanh'(x) / tanh(x) <= 1 of itself.
+TEST_P(Elementwise, Softcap) {
+  for (const float cap : {0.3f, 5.0f, 30.0f})
+    for (const std::int64_t width : {1, 3, 16, 17, 1537}) {
+      const std::int64_t rows = 3;
+      Numbers numbers(static_cast<std::uint64_t>(width));
+      std::vector<float> x = numbers.values(rows * width, 3, 8);
+      x[0] = 3e38f, x.back() = -3e38f, x[static_cast<std::size_t>(width)] = 1e-20f;
+      const auto run = [&](Backend& backend) {
+        const Placed placed = put(backend, DType::kF32, {rows, width}, x);
+        backend.softcap(placed.view, cap);
+        return get(backend, placed.view);
+      };
+      const std::vector<float> want = run(oracle());
+      std::vector<double> bound;
+      for (const float value : want)
+        bound.push_back((3e-7 + gamma(4)) * std::fabs(static_cast<double>(value)));
+      ASSERT_EQ(outside(run(backend()), widened(want), bound), "") << cap << " " << width;
+      std::vector<float> planted = want;
+      planted.back() *= 1 + 1e-5f;
+      EXPECT_NE(outside(planted, widened(want), bound), "");
+    }
 }
 
 // ReLU rounds nothing; what it writes over its input is what it writes elsewhere; a NaN stays one.

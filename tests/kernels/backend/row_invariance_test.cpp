@@ -151,8 +151,9 @@ TEST_P(RowInvariance, SumsOverRows) {
 TEST_P(RowInvariance, Attention) {
   const std::int64_t positions = 150;
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
-    for (const std::int64_t window : {0, 40}) {
-      AttentionCase whole{6, 2, 64, window, 16, {{0, positions}}, compute, false};
+    for (const std::int64_t window : {0, 40, -1}) {
+      AttentionCase whole{6, 2, 64, std::max<std::int64_t>(window, 0), 16, {{0, positions}}, compute, false};
+      if (window < 0) whole.softcap = 3, whole.sinks = true;
       const AttentionData data = make_attention_data(whole, 31);
       const std::vector<float> all = run_attention(single(), whole, data);
       const std::int64_t width = std::int64_t{whole.heads} * whole.head_dim,
@@ -168,7 +169,8 @@ TEST_P(RowInvariance, Attention) {
           const std::int64_t count = std::min(chunk, positions - first);
           AttentionCase part = whole;
           part.sequences = {{3, 2}, {first, count}};  // beside a small stranger
-          AttentionData some = make_attention_data({6, 2, 64, window, 16, {{3, 2}}, compute}, 32);
+          AttentionData some =
+              make_attention_data({6, 2, 64, whole.sliding_window, 16, {{3, 2}}, compute}, 32);
           const std::vector<float> mine = rows_of(data.q, first, count, width);
           some.q.insert(some.q.end(), mine.begin(), mine.end());
           some.keys.push_back(rows_of(data.keys[0], 0, first + count, kv_width));

@@ -62,12 +62,15 @@ TEST_P(Scoring, ProductsScoreAsTheirLogitsDo) {
       targets.back() = static_cast<std::int32_t>(width - 1);
       const Placed logits = poisoned(backend(), DType::kF32, {rows, width});
       std::vector<RowScore> want(targets.size()), got(targets.size());
-      backend().linear(logits.view, x.view, *head, {});
-      backend().score_rows(logits.view, targets, want);
-      backend().score_products(x.view, *head, targets, got);
-      for (std::size_t r = 0; r < got.size(); ++r) {
-        ASSERT_EQ(got[r].argmax, want[r].argmax) << rows << " x " << width << ", row " << r;
-        ASSERT_EQ(got[r].log_prob, want[r].log_prob) << rows << " x " << width << ", row " << r;
+      for (const float softcap : {0.0f, 1.5f}) {
+        backend().linear(logits.view, x.view, *head, {});
+        if (softcap != 0) backend().softcap(logits.view, softcap);
+        backend().score_rows(logits.view, targets, want);
+        backend().score_products(x.view, *head, softcap, targets, got);
+        for (std::size_t r = 0; r < got.size(); ++r) {
+          ASSERT_EQ(got[r].argmax, want[r].argmax) << rows << " x " << width << ", row " << r;
+          ASSERT_EQ(got[r].log_prob, want[r].log_prob) << rows << " x " << width << ", row " << r;
+        }
       }
     }
 }

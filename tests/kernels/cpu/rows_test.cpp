@@ -121,8 +121,10 @@ TEST(Activations, AreTheSameAtEveryLevel) {
   for (const std::int64_t n : {1, 5, 16, 33, 1000}) {
     std::vector<float> x = normal_values(static_cast<std::size_t>(n), 6);
     for (float& v : x) v *= 4;
-    const std::vector<float> ones(x.size(), 1.0f);
-    for (int act = 0; act < kActivations; ++act)
+    for (int act = 0; act < kActivations; ++act) {
+      // Whichever `up` multiplies by 1.
+      const bool one_more = act == static_cast<int>(Activation::kClampedSwiglu);
+      const std::vector<float> ones(x.size(), one_more ? 0.0f : 1.0f);
       for (std::size_t format : {0, 1}) {
         std::vector<unsigned char> first(x.size() * 4), y(x.size() * 4);
         for (const CpuKernels* level : present_levels()) {
@@ -133,6 +135,19 @@ TEST(Activations, AreTheSameAtEveryLevel) {
           EXPECT_EQ(y, first) << level->name << " " << act << " " << format;
         }
       }
+    }
+  }
+}
+
+TEST(Softcap, IsTheSameAtEveryLevel) {
+  for (const std::int64_t n : {1, 5, 16, 33, 1000}) {
+    std::vector<float> x = normal_values(static_cast<std::size_t>(n), 6), first;
+    for (const CpuKernels* level : present_levels()) {
+      std::vector<float> y = x;
+      level->softcap(y.data(), 1.25f, n);
+      if (level == present_levels()[0]) first = y;
+      EXPECT_EQ(y, first) << level->name;
+    }
   }
 }
 

@@ -191,6 +191,21 @@ void expect_equal_members(const ScratchModel& model) {
 }
 
 TEST(RunBlock, MembersGiveTheBitsOfOneDevice) { expect_equal_members(ScratchModel()); }
+// Each has the sinks of its own heads.
+TEST(RunBlock, MembersOfHeadsWithSinksGiveTheBitsOfOneDevice) {
+  ModelSpec spec = ModelSpec::read(ScratchModel().open());
+  const std::string sinks = "model.layers.0.self_attn.sinks";
+  std::get<AttentionSpec>(spec.blocks[0].sublayers[0].mixer).sinks = {sinks};
+  ScratchModel model;
+  model.tensors[sinks] = scratch_tensor("F32", {4}, std::vector<float>{-2, 0.5f, 1, 3});
+  const Checkpoint checkpoint = model.open();
+  const LinearSource source = LinearSource::open(checkpoint);
+  const auto backend = make_reference_backend(), other = make_fake_backend();
+  const std::vector<float> whole = run({backend.get()}, Compute::kFloat32, source, spec, {});
+  EXPECT_EQ(run({backend.get(), other.get()}, Compute::kFloat32, source, spec, {}), whole);
+  std::get<AttentionSpec>(spec.blocks[0].sublayers[0].mixer).sinks = {};
+  EXPECT_NE(run({backend.get()}, Compute::kFloat32, source, spec, {}), whole);
+}
 TEST(RunBlock, MembersOfMixersSideBySideGiveTheBitsOfOneDevice) { expect_equal_members(ScratchCohere2()); }
 
 TEST(RunBlock, AModelIsDividedWhereEverythingDivides) {
