@@ -105,8 +105,19 @@ OutputTarget without_journal(OutputTarget target) {
   return target;
 }
 
+// Parts of such stacks would be tensors of their own, which whoever reads the stack does not look for.
+void refuse_alternating_stacks(const Checkpoint& checkpoint) {
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (tensor.alternating != 1)
+      fail(ErrorKind::kUnsupported, {"is part of a stack of experts whose matrices alternate, and is not "
+                                     "written: loaders of such models "
+                                     "read the stack alone",
+                                     checkpoint.path().string(), tensor.name, "use the checkpoint as it is"});
+}
+
 void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
                       const PackedModules& packed, ConvertReport& report) {
+  refuse_alternating_stacks(checkpoint);
   std::optional<DType> dtype = requested_dtype(request.dtype);
   if (!dtype && checkpoint.is_gguf() && request.adapter.empty()) dtype = DType::kBF16;
   if (!dtype && !packed.modules.empty()) dtype = DType::kF32;
@@ -207,7 +218,6 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   job.on_tensor = request.on_tensor;
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  require_written(spec, checkpoint.path().string());
   GgufOutput output(io, checkpoint, spec, job);
   const GgufWritten written = output.write(nullptr, pool);
   report.dtype = gguf_type_name(*job.file_type);

@@ -2,6 +2,7 @@
 #include "io/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/checked.h"
@@ -70,27 +71,55 @@ const std::vector<Path>& Checkpoint::companion_files() const { return state_->co
 
 namespace {
 
-// The view's bytes are its transpose's, row after row: tiles of them are widened and turned.
-void read_transposed(const TensorView& view, std::span<float> into, ThreadPool& pool) {
+// The view's bytes are its transpose's, row after row, perhaps between those of others: tiles of them are
+// widened and turned. A vector is a column.
+void read_transposed(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) {
   constexpr std::int64_t kTile = 64;
-  const std::int64_t rows = view.rows(), columns = view.cols();
-  const TensorView stored(view.pointer, view.dtype, Shape{columns, rows});
+  const TensorView& view = tensor.view;
+  const std::int64_t rows = view.shape[0], columns = view.shape.elements() / rows,
+                     width = rows * tensor.alternating;
+  const TensorView stored(view.pointer, view.dtype, Shape{columns, width});
   pool.parallel_for(static_cast<std::size_t>((columns + kTile - 1) / kTile), [&](std::size_t tile, int) {
     const std::int64_t first = static_cast<std::int64_t>(tile) * kTile,
                        count = std::min(kTile, columns - first);
-    std::vector<float> values(static_cast<std::size_t>(count * rows));
+    std::vector<float> values(static_cast<std::size_t>(count * width));
     to_float32(stored.row_slice(first, count), values);
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < count; ++c)
         into[static_cast<std::size_t>(r * columns + first + c)] =
-            values[static_cast<std::size_t>(c * rows + r)];
+            values[static_cast<std::size_t>(c * width + r * tensor.alternating + tensor.turn)];
   });
+}
+
+// Bytes whose codes have the exponents at `exponents`, one for 16.
+void read_mxfp4(const std::uint8_t* codes, const std::uint8_t* exponents, std::span<float> into) {
+  static constexpr float kCodes[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  for (std::size_t i = 0; i < into.size(); i += 2) {
+    const std::uint8_t both = codes[i / 2];
+    const int exponent = int{exponents[i / 32]} - 127;
+    into[i] = std::ldexp(kCodes[both & 15], exponent);
+    into[i + 1] = std::ldexp(kCodes[both >> 4], exponent);
+  }
 }
 
 }  // namespace
 
+void Checkpoint::read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const {
+  const Lease codes = hold(tensor);
+  const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
+  const StoredTensor::Exponents& exponents = *tensor.exponents;
+  const Lease scales = state_->mappings[static_cast<std::size_t>(exponents.shard)]->lease(
+      exponents.offset, static_cast<std::uint64_t>(rows * tensor.alternating * (columns / 32)));
+  pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t row, int) {
+    const std::int64_t stored = static_cast<std::int64_t>(row) * tensor.alternating + tensor.turn;
+    read_mxfp4(tensor.view.as<const std::uint8_t>() + stored * (columns / 2),
+               exponents.pointer + stored * (columns / 32),
+               into.subspan(row * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
+  });
+}
+
 std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
-  if (!has_values(tensor.view.dtype))
+  if (!has_values(tensor.view.dtype) && !tensor.exponents)
     fail(ErrorKind::kUnsupported,
          {fmt::format("is stored as {}, whose values are not read here", dtype_row(tensor.view.dtype).name),
           path().string(), tensor.name, "convert the tensor to F32, F16 or BF16"});
@@ -114,8 +143,9 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     });
     return;
   }
+  if (tensor.exponents) return read_mxfp4_rows(tensor, into, pool);
   const Lease lease = hold(tensor);
-  if (tensor.transposed) return read_transposed(view, into, pool);
+  if (tensor.transposed || tensor.alternating != 1) return read_transposed(tensor, into, pool);
   // A bias is a column: its rows are single values, and such a vector is never a block type.
   const std::int64_t units = view.shape[0], width = view.shape.elements() / units;
   const std::uint64_t unit_bytes = view.bytes() / static_cast<std::uint64_t>(units);
@@ -200,7 +230,7 @@ void Checkpoint::read_ahead(const StoredTensor& tensor) const {
 }
 
 void Checkpoint::release(const StoredTensor& tensor) const {
-  state_->mapping(tensor).release(tensor.offset, tensor.view.bytes());
+  state_->mapping(tensor).release(tensor.offset, tensor.stored_bytes());
 }
 
 }  // namespace llmq

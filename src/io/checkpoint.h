@@ -33,18 +33,38 @@ struct StoredTensor {
   int permuted_heads = 0;
   // The view is [rows, columns], and its bytes are those of [columns, rows]; read_float32() undoes it
   bool transposed = false;
-  // Whether the bytes are rows, one after another; where they are not, only read_float32() tells values.
-  bool in_order() const { return permuted_heads == 0 && !transposed; }
+  // Of so many matrices (or vectors) the elements of a stored row belong to each in turn, to this one as the
+  // turn-th; read_float32() undoes it. offset and view.pointer are those of all of them.
+  int alternating = 1, turn = 0;
+  // MXFP4: the view is of F4, the codes of E2M1 with the first of a byte low, and each 32 of a row are
+  // multiplied by 2^(e - 127), e a byte of `exponents`, which lie as the rows do. read_float32() does it.
+  struct Exponents {
+    const std::uint8_t* pointer = nullptr;
+    int shard = 0;
+    std::uint64_t offset = 0;
+  };
+  std::optional<Exponents> exponents = {};
+  // Whether the bytes are rows of numbers, one after another; where they are not, only read_float32() tells
+  // values.
+  bool in_order() const {
+    return permuted_heads == 0 && !transposed && alternating == 1 && !exponents.has_value();
+  }
+  std::uint64_t stored_bytes() const { return view.bytes() * static_cast<std::uint64_t>(alternating); }
 };
 
 // What the slabs of a stacked tensor [slabs, rows, columns] are called, each read as a tensor of its own:
 // slab e is `before` + "e" + `after`. Transposed: a matrix W [columns, rows] is stored as its transpose.
 // Where a slab is several matrices of equally many rows, one under another, `further` has what those behind
-// the first have in the place of `after`; they are not transposed.
+// the first have in the place of `after`; they are not transposed, but where they alternate: then stored
+// columns, or elements of a vector, belong to each in turn. Vectors: the stack is [slabs, elements].
 struct SlabNames {
   std::string before, after;
   bool transposed = false;
   std::vector<std::string> further = {};
+  bool alternating = false, vectors = false;
+  // MXFP4: the stack is U8 [slabs, rows, columns / 32, 16] of codes, and the tensor of this name U8 [slabs,
+  // rows, columns / 32] of exponents. Rows alternate where matrices do.
+  std::string exponents = {};
 };
 // Of a tensor in safetensors; nullopt where it is read as it is. `config` is config.json.
 using FindSlabs = std::optional<SlabNames> (*)(const Json& config, const std::string& tensor);
@@ -118,6 +138,7 @@ class Checkpoint {
   static constexpr std::uint64_t kKeptBytes = std::uint64_t{64} << 10;
 
  private:
+  void read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   friend class CheckpointReader;  // builds the State
   struct State;
   std::shared_ptr<const State> state_;

@@ -138,20 +138,95 @@ void CheckpointReader::read_gguf(ReadGguf read) {
   }
 }
 
+// Slabs [columns, rows of all] (transposed), or [elements of all], of matrices or vectors in turn.
+void CheckpointReader::part_alternating(const StoredTensor& tensor, const SlabNames& names,
+                                        std::vector<StoredTensor>& parted) const {
+  const TensorView& stack = tensor.view;
+  const auto each = static_cast<std::int64_t>(1 + names.further.size());
+  const std::int64_t slabs = stack.shape[0], width = stack.shape.back();
+  if (width % each != 0)
+    bad(shard(tensor), tensor.name,
+        fmt::format("has {} elements a row, which alternate between {}", width, each));
+  const std::uint64_t bytes = stack.bytes() / static_cast<std::uint64_t>(slabs);
+  for (std::int64_t slab = 0; slab < slabs; ++slab)
+    for (std::int64_t turn = 0; turn < each; ++turn) {
+      StoredTensor& part = parted.emplace_back(tensor);
+      const auto behind = static_cast<std::size_t>(turn);
+      part.name = names.before + std::to_string(slab) + (turn == 0 ? names.after : names.further[behind - 1]);
+      part.offset += static_cast<std::uint64_t>(slab) * bytes;
+      part.transposed = names.transposed;
+      part.alternating = static_cast<int>(each), part.turn = static_cast<int>(turn);
+      const auto* const first = stack.as<const std::byte>() + static_cast<std::uint64_t>(slab) * bytes;
+      part.view = TensorView(static_cast<const void*>(first), stack.dtype,
+                             names.vectors ? Shape{width / each} : Shape{width / each, stack.shape[1]});
+    }
+}
+
+// Slabs of codes [rows of all, columns / 32, 16], rows of one or of several in turn, and their exponents.
+void CheckpointReader::part_mxfp4(const StoredTensor& tensor, const StoredTensor& exponents,
+                                  const SlabNames& names, std::vector<StoredTensor>& parted) const {
+  const Shape &stack = tensor.view.shape, &scales = exponents.view.shape;
+  const auto each = static_cast<std::int64_t>(1 + names.further.size());
+  const bool bytes = tensor.view.dtype == DType::kU8 && exponents.view.dtype == DType::kU8;
+  if (!bytes || stack.rank() != 4 || stack.back() != 16 || stack.elements() == 0 || stack[0] > kMostSlabs ||
+      stack[1] % each != 0 || !(scales == Shape{stack[0], stack[1], stack[2]}))
+    bad(shard(tensor), tensor.name,
+        fmt::format("is {} of shape {} with {} of shape {}: MXFP4 is U8 [matrices, rows, blocks, 16] with U8 "
+                    "[matrices, rows, blocks]",
+                    dtype_row(tensor.view.dtype).name, stack.text(), exponents.name, scales.text()));
+  const std::uint64_t codes_each = tensor.view.bytes() / static_cast<std::uint64_t>(stack[0]),
+                      scales_each = exponents.view.bytes() / static_cast<std::uint64_t>(stack[0]);
+  for (std::int64_t slab = 0; slab < stack[0]; ++slab)
+    for (std::int64_t turn = 0; turn < each; ++turn) {
+      StoredTensor& part = parted.emplace_back(tensor);
+      const auto before = static_cast<std::uint64_t>(slab);
+      part.name = names.before + std::to_string(slab) +
+                  (turn == 0 ? names.after : names.further[static_cast<std::size_t>(turn) - 1]);
+      part.offset += before * codes_each;
+      part.alternating = static_cast<int>(each), part.turn = static_cast<int>(turn);
+      part.exponents = {exponents.view.as<const std::uint8_t>() + before * scales_each, exponents.shard,
+                        exponents.offset + before * scales_each};
+      part.view =
+          TensorView(static_cast<const void*>(tensor.view.as<const std::byte>() + before * codes_each),
+                     DType::kF4, Shape{stack[1] / each, stack[2] * 32});
+    }
+}
+
 void CheckpointReader::part_stacks(FindSlabs find) {
   std::vector<StoredTensor> parted;
+  std::map<std::string, StoredTensor> exponents;  // of MXFP4, by their names
+  for (const StoredTensor& tensor : state_->tensors)
+    if (const auto names = find(state_->config, tensor.name); names && !names->exponents.empty()) {
+      const auto found =
+          std::find_if(state_->tensors.begin(), state_->tensors.end(),
+                       [&](const StoredTensor& other) { return other.name == names->exponents; });
+      if (found == state_->tensors.end())
+        bad(shard(tensor), tensor.name,
+            fmt::format("has no exponents beside it: {} is missing", names->exponents));
+      exponents.emplace(names->exponents, *found);
+    }
   for (StoredTensor& tensor : state_->tensors) {
+    if (exponents.contains(tensor.name)) continue;
     const std::optional<SlabNames> names = find(state_->config, tensor.name);
     if (!names) {
       parted.push_back(std::move(tensor));
       continue;
     }
+    if (!names->exponents.empty()) {
+      part_mxfp4(tensor, exponents.at(names->exponents), *names, parted);
+      continue;
+    }
     const TensorView& stack = tensor.view;
-    if (stack.shape.rank() != 3 || stack.shape.elements() == 0 || stack.shape[0] > kMostSlabs ||
-        dtype_row(stack.dtype).block_elements > 1)
+    if (stack.shape.rank() != (names->vectors ? 2 : 3) || stack.shape.elements() == 0 ||
+        stack.shape[0] > kMostSlabs || dtype_row(stack.dtype).block_elements > 1)
       bad(shard(tensor), tensor.name,
-          fmt::format("is {} of shape {}, and this family stacks matrices there: [matrices, rows, columns]",
-                      dtype_row(stack.dtype).name, stack.shape.text()));
+          fmt::format("is {} of shape {}, and this family stacks {} there", dtype_row(stack.dtype).name,
+                      stack.shape.text(),
+                      names->vectors ? "vectors" : "matrices: [matrices, rows, columns]"));
+    if (names->alternating) {
+      part_alternating(tensor, *names, parted);
+      continue;
+    }
     const std::int64_t slabs = stack.shape[0], each = 1 + static_cast<std::int64_t>(names->further.size());
     if (stack.shape[1] % each != 0)
       bad(shard(tensor), tensor.name,
@@ -166,8 +241,9 @@ void CheckpointReader::part_stacks(FindSlabs find) {
       part.offset += from;
       part.transposed = names->transposed;
       const std::int64_t rows = stack.shape[1] / each;
-      const Shape shape =
-          names->transposed ? Shape{stack.shape[2], stack.shape[1]} : Shape{rows, stack.shape[2]};
+      const Shape shape = names->vectors      ? Shape{rows}
+                          : names->transposed ? Shape{stack.shape[2], stack.shape[1]}
+                                              : Shape{rows, stack.shape[2]};
       part.view =
           TensorView(static_cast<const void*>(stack.as<const std::byte>() + from), stack.dtype, shape);
     }
@@ -277,7 +353,7 @@ void CheckpointReader::copy_odd_ones() {
   std::uint64_t bytes = 0;
   for (StoredTensor& tensor : state_->tensors) {
     if (lies_in_place(tensor)) continue;
-    const std::uint64_t size = tensor.view.bytes();
+    const std::uint64_t size = tensor.stored_bytes();
     bytes += size;
     const Lease lease = state_->mapping(tensor).lease(tensor.offset, size);
     tensor.view.pointer = copy_of(tensor.view.pointer, static_cast<std::size_t>(size));

@@ -41,7 +41,7 @@ struct Checkpoint::State {
   };
   static Bytes bytes_of(const StoredTensor& tensor, std::int64_t first, std::int64_t count) {
     const std::uint64_t row_bytes =
-        tensor.view.bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.view.rows(), 1));
+        tensor.stored_bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.view.rows(), 1));
     return {tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
             static_cast<std::uint64_t>(count) * row_bytes};
   }
@@ -53,7 +53,7 @@ struct Checkpoint::State {
     if (!is_kept(tensor) || !is_mapped(tensor)) return;
     const std::lock_guard lock(mutex);
     Lease& lease = kept[{tensor.shard, tensor.offset}];
-    if (!lease) lease = mapping(tensor).lease(tensor.offset, tensor.view.bytes());
+    if (!lease) lease = mapping(tensor).lease(tensor.offset, tensor.stored_bytes());
   }
 };
 

@@ -86,6 +86,7 @@ class TensorCheck {
 
  private:
   void check_readable(const StoredTensor& tensor) const {
+    if (tensor.exponents) return;
     switch (tensor.view.dtype) {
       case DType::kF64:
       case DType::kF32:

@@ -1,5 +1,5 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
-does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Gemma 3, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Gemma 2 and 3, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
 Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit; GPTQ and AWQ run on them, and
 other methods are refused by name.
 
@@ -13,8 +13,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Gemma3TextConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
-                          Qwen3_5TextConfig, Qwen3MoeConfig, Qwen3NextConfig, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
 
@@ -73,6 +72,9 @@ DENSE_GRANITE = GraniteConfig(vocab_size=2048, hidden_size=96, intermediate_size
 GEMMA3 = Gemma3TextConfig(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
                           num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, sliding_window=100,
                           layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=24)
+GEMMA2 = Gemma2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
+                      num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, sliding_window=100,
+                      query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=5.0)
 GLM4 = Glm4Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
                   num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 HYBRID = dict(layer_types=["linear_attention", "full_attention"], head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
@@ -230,6 +232,7 @@ def main():
     expect(refused.returncode == 2 and "family opt" in refused.stderr,
            f"opt: a GGUF is refused by name: {refused.stderr.strip()}")
     check_family(program, "granite", random_model(DENSE_GRANITE, os.path.join(work, "granite")), work)
+    check_family(program, "gemma2", random_model(GEMMA2, os.path.join(work, "gemma2")), work)
     check_family(program, "gemma3", random_model(GEMMA3, os.path.join(work, "gemma3")), work)
     check_family(program, "qwen3_5_text", random_model(QWEN35, os.path.join(work, "qwen3_5_text")), work)
     check_family(program, "glm4", random_model(GLM4, os.path.join(work, "glm4")), work)

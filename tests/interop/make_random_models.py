@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma3TextConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
-                          Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config, Gemma3TextConfig, Glm4Config, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, save_wrapper
 
@@ -269,6 +268,45 @@ MODELS = {
         "bfloat16",
         ["mtp"],
     ),
+    # Scores and logits go far into both caps.
+    "gemma2": (
+        Gemma2Config,
+        dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=7, tie_word_embeddings=True, attn_logit_softcapping=3.0,
+             final_logit_softcapping=20.0),
+        "float32",
+        [],
+    ),
+    "gemma2-biases": (
+        Gemma2Config,
+        dict(head_dim=16, query_pre_attn_scalar=8, sliding_window=5, attention_bias=True, attn_logit_softcapping=None,
+             rope_parameters=rope(theta=500.0)),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    # Gates and ups go beyond the clamp at 7, sinks below and above the scores.
+    "gpt_oss": (
+        GptOssConfig,
+        dict(head_dim=16, num_local_experts=5, num_experts_per_tok=2, sliding_window=7,
+             rope_parameters=rope("yarn", theta=150000.0, factor=4.0, beta_fast=8.0, beta_slow=0.5, truncate=False,
+                                  original_max_position_embeddings=16)),
+        "float32",
+        [],
+    ),
+    "gpt_oss-transformers4": (
+        GptOssConfig,
+        dict(head_dim=12, num_local_experts=3, num_experts_per_tok=3, sliding_window=5, attention_bias=False,
+             rope_parameters=rope("yarn", theta=1000.0, factor=2.0, truncate=False, original_max_position_embeddings=32)),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    # As published: experts of codes and exponents, which Transformers dequantizes where it opens them.
+    "gpt_oss-mxfp4": (
+        GptOssConfig,
+        dict(head_dim=8, num_local_experts=3, num_experts_per_tok=2, sliding_window=6, intermediate_size=64,
+             rope_parameters=rope("yarn", theta=5000.0, factor=3.0, truncate=False, original_max_position_embeddings=16)),
+        "bfloat16",
+        ["mxfp4"],
+    ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }
@@ -311,7 +349,7 @@ def stretched(parameters, head_dim):
 def shifts_norm(name, config):
     """Whether this norm multiplies by 1 + what is stored."""
     text = config.get_text_config().model_type
-    return text == "gemma3_text" or text.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name
+    return text in ("gemma2", "gemma3_text") or text.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name
 
 
 def add_mtp(folder):
@@ -331,7 +369,9 @@ def fill(model, seed):
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             shape = tuple(parameter.shape)
-            if name.endswith("bias"):
+            if name.endswith("sinks"):
+                values = 3 * random.standard_normal(shape)
+            elif name.endswith("bias"):
                 values = 0.3 * random.standard_normal(shape)
             elif "norm" in name and shifts_norm(name, model.config):  # 1 + w, of few bits: a fold by powers of two is exact
                 values = np.round(64 * 0.2 * random.standard_normal(shape)) / 64
@@ -342,7 +382,7 @@ def fill(model, seed):
             elif "embed_" in name or "lm_head" in name:
                 values = random.standard_normal(shape)
             else:
-                gain = 2.0 if "q_proj" in name or "k_proj" in name else 1.0
+                gain = 6.0 if "gate_up_proj" in name and model.config.model_type == "gpt_oss" else 2.0 if "q_proj" in name or "k_proj" in name else 1.0
                 values = gain * random.standard_normal(shape) / np.sqrt(shape[-1])
             parameter.copy_(torch.from_numpy(values.astype(np.float32)))
 
@@ -366,6 +406,21 @@ def as_transformers_4(path, older_type_key):
         config["full_attention_interval"] = types.index("full_attention") + 1
     config["transformers_version"] = "4.41.2"
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def as_mxfp4(folder, seed):
+    """Random codes and exponents in the place of the experts' matrices, in the layout of gpt-oss's releases."""
+    random = np.random.default_rng(seed + 2)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, columns, rows = tensors.pop(name).shape
+        tensors[name + "_blocks"] = torch.from_numpy(random.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8))
+        tensors[name + "_scales"] = torch.from_numpy(random.integers(122, 127, (experts, rows, columns // 32), dtype=np.uint8))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def auto_class(name):
@@ -392,6 +447,8 @@ def write_model(name, out, hidden, layers):
         as_transformers_4(folder / "model" / "config.json", "type" in edits)
     if "mtp" in edits:
         add_mtp(folder / "model")
+    if "mxfp4" in edits:
+        as_mxfp4(folder / "model", seed)
     if "head-only" in edits:
         shard = folder / "model" / "model.safetensors"
         tensors = load_file(shard)

@@ -7,7 +7,7 @@ says which it has: "saved" (what save_pretrained of Transformers 5 writes), "mem
 import json
 
 from safetensors.torch import save_file
-from transformers import AutoModelForImageTextToText, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2_5_VLConfig, Qwen2VLConfig, Qwen3_5Config, Qwen3_5MoeConfig, Qwen3VLConfig
+from transformers import AutoModelForImageTextToText, Gemma3Config, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2VLConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3_5Config, Qwen3_5MoeConfig
 
 
 def sections(kind="default", theta=1000000.0, **more):
@@ -24,6 +24,7 @@ CLIP = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=24
             patch_size=4, projection_dim=16)
 PIXTRAL = dict(model_type="pixtral", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8,
                patch_size=4, head_dim=8)
+SIGLIP = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8, patch_size=4)
 INTERNVIT = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=[8, 8], patch_size=[4, 4])
 
 # name: (config class, keys of the decoder, of the tower, of the wrapper, stored dtype, layouts)
@@ -64,6 +65,18 @@ WRAPPERS = {
     ),
     "llava": (LlavaConfig, dict(model_type="llama"), CLIP, {}, "float32", ["saved"]),
     "llava-qwen2": (LlavaConfig, dict(model_type="qwen2"), CLIP, {}, "bfloat16", ["memory"]),
+    "gemma3": (
+        Gemma3Config,
+        dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=7, layer_types="alternate",
+             rope_parameters={"full_attention": dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+                              "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}),
+        SIGLIP, dict(mm_tokens_per_image=4, boi_token_index=90, eoi_token_index=91, image_token_index=92), "float32", ["saved"],
+    ),
+    "gemma3-memory": (
+        Gemma3Config,
+        dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=5, layer_types="alternate"),
+        SIGLIP, dict(mm_tokens_per_image=4, boi_token_index=90, eoi_token_index=91, image_token_index=92), "bfloat16", ["memory"],
+    ),
     "internvl": (InternVLConfig, dict(model_type="qwen2"), INTERNVIT, {}, "float32", ["saved"]),
     "internvl-qwen3": (
         InternVLConfig, dict(model_type="qwen3", head_dim=16), INTERNVIT, dict(tie_word_embeddings=False), "bfloat16", ["saved"],
@@ -76,6 +89,8 @@ def make_wrapper_config(name, sizes):
     cls, own, tower, around, _, _ = WRAPPERS[name]
     text = {**sizes, **own}
     text.pop("tie_word_embeddings")
+    if text.get("layer_types") == "alternate":
+        text["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(text["num_hidden_layers"])]
     rope = text.get("rope_parameters", {})
     if "mrope_section" in rope:
         angles = int(text.get("head_dim", text["hidden_size"] // text["num_attention_heads"]) * rope.get("partial_rotary_factor", 1)) // 2

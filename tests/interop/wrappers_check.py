@@ -122,7 +122,7 @@ def check_names(name, form, output):
 
 def main():
     program, work = sys.argv[1:3]
-    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "mistral3", "llava", "internvl-qwen3"):
+    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "mistral3", "llava", "internvl-qwen3", "gemma3-memory"):
         check_wrapper(program, name, work)
     finish()
 

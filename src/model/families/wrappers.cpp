@@ -7,7 +7,7 @@
 namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kQwen2VlText, kQwen25VlText,
-    kQwen3VlText, kQwen35Text, kQwen35MoeText;
+    kQwen3VlText, kQwen35Text, kQwen35MoeText, kGemma3Family;
 
 namespace {
 
@@ -25,6 +25,9 @@ constexpr const char* kImageKeys[] = {"image_token_id",
                                       "multimodal_projector_bias",
                                       "spatial_merge_size",
                                       "downsample_ratio"};
+constexpr const char* kGemmaImageKeys[] = {"image_token_index",   "image_token_id", "boi_token_index",
+                                           "eoi_token_index",     "boi_token_id",   "eoi_token_id",
+                                           "mm_tokens_per_image", "vision_config"};
 constexpr const char* kVisual[] = {"visual"};
 constexpr const char* kMtpParts[] = {"mtp"};
 constexpr const char* kTowerAndProjector[] = {"vision_tower", "multi_modal_projector"};
@@ -35,6 +38,7 @@ constexpr const Family* kOfQwen3Vl[] = {&kQwen3VlText};
 constexpr const Family* kOfQwen35[] = {&kQwen35Text};
 constexpr const Family* kOfQwen35Moe[] = {&kQwen35MoeText};
 constexpr const Family* kOfMistral3[] = {&kMistralFamily};
+constexpr const Family* kOfGemma3[] = {&kGemma3Family};
 constexpr const Family* kAnyDense[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
 constexpr const Family* kOfInternVl[] = {&kQwen2Family, &kQwen3Family, &kLlamaFamily};
 
@@ -84,12 +88,19 @@ constexpr Wrapper kInternVl = {.model_type = "internvl",
                                .parts = kTowerAndProjector,
                                .image_keys = kImageKeys,
                                .ties_without_head = true};
+// Without images attention is causal, as the decoder's is.
+constexpr Wrapper kGemma3 = {.model_type = "gemma3",
+                             .architecture = "Gemma3ForConditionalGeneration",
+                             .decoders = kOfGemma3,
+                             .parts = kTowerAndProjector,
+                             .image_keys = kGemmaImageKeys,
+                             .ties_without_head = true};
 
 }  // namespace
 
 std::span<const Wrapper* const> wrappers() {
-  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,   &kQwen25Vl, &kQwen3Vl, &kQwen35,
-                                            &kQwen35Moe, &kMistral3, &kLlava,   &kInternVl};
+  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,  &kQwen25Vl, &kQwen3Vl,  &kQwen35, &kQwen35Moe,
+                                            &kMistral3, &kLlava,    &kInternVl, &kGemma3};
   return kAll;
 }
 

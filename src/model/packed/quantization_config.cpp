@@ -36,9 +36,13 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
   } else if (method == "auto-round") {
     result.format_ = autoround_format(quantization);
     result.targets_ = read_autoround(quantization, result.format_);
+  } else if (method == "mxfp4") {
+    // Stacks of codes, which are told by their names (SlabNames::exponents); all of them have one form.
+    quantization.find("modules_to_not_convert");
+    quantization.find("dequantize");
   } else {
     quantization.unsupported("quant_method", fmt::format("the method \"{}\" is not known here", method),
-                             "compressed-tensors, awq, gptq and auto-round are");
+                             "compressed-tensors, awq, gptq, auto-round and mxfp4 are");
   }
   return result;
 }

@@ -11,6 +11,7 @@
 //   auto-round           packing_format auto_round:auto_gptq (as gptq, but 2 to 8 bits), auto_round:auto_awq
 //                        (as awq) or auto_round:gptqmodel (as gptq_v2); `extra_config`: modules with
 //                        another scheme.
+//   mxfp4                of gpt-oss: tensors that say it by their names; nothing is asked for here.
 // Anything else (other formats, other quantization of activations, transforms) is refused by name.
 #pragma once
 #include <optional>

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/io.h"
+#include "io/safetensors.h"
 #include "model/linear_source.h"
 #include "model/open_checkpoint.h"
 #include "tests/support/tolerance.h"
@@ -57,6 +59,20 @@ TEST_F(ConvertTest, AwqAndCompressedTensorsHoldTheSameCodes) {
     EXPECT_EQ(copy.view.dtype, tensor.view.dtype);
     EXPECT_EQ(std::memcmp(copy.view.pointer, tensor.view.pointer, tensor.view.bytes()), 0) << tensor.name;
   }
+}
+
+// Nobody would look for a part of such a stack.
+TEST_F(ConvertTest, StacksWhoseMatricesAlternateAreNotWritten) {
+  const std::string stack = "model.layers.0.mlp.experts.gate_up_proj";
+  const Path folder = disk_ / "alternating";
+  system_io().make_directory(folder);
+  SafetensorsWriter writer(system_io(), folder / "model.safetensors", {{stack, DType::kF32, {2, 4, 8}}}, {});
+  const std::vector<float> ones(64, 1.0f);
+  writer.add(stack, std::as_bytes(std::span(ones)));
+  writer.finish();
+  write_text_atomically(system_io(), folder / "config.json", R"({"model_type": "gpt_oss"})");
+  EXPECT_THAT(refusal(folder, disk_ / "out", "safetensors").what(),
+              HasSubstr("is part of a stack of experts whose matrices alternate"));
 }
 
 // There and back, through the other container: the same bytes, and in between the same weights.

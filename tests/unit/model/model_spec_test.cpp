@@ -248,8 +248,8 @@ TEST(ModelSpec, OtherStructuresThanOlmo2sAreRefused) {
 }
 
 TEST(ModelSpec, UnknownFamiliesAndFieldsAreRefusedByName) {
-  EXPECT_THAT(refusal_with("model_type", "gemma2"),
-              HasSubstr("model_type: the family \"gemma2\" is not known here"));
+  EXPECT_THAT(refusal_with("model_type", "gemma9"),
+              HasSubstr("model_type: the family \"gemma9\" is not known here"));
   EXPECT_THAT(refusal_with("architectures", Json::array({"LlamaForSequenceClassification"})),
               HasSubstr("LlamaForSequenceClassification"));
   EXPECT_THAT(refusal_with("hidden_act", "relu2"), HasSubstr("hidden_act: the activation \"relu2\""));
