@@ -220,9 +220,10 @@ void CheckpointReader::part_stacks(FindSlabs find) {
     if (stack.shape.rank() != (names->vectors ? 2 : 3) || stack.shape.elements() == 0 ||
         stack.shape[0] > kMostSlabs || dtype_row(stack.dtype).block_elements > 1)
       bad(shard(tensor), tensor.name,
-          fmt::format("is {} of shape {}, and this family stacks {} there", dtype_row(stack.dtype).name,
+          fmt::format("is {} of shape {}, and this family stacks {}", dtype_row(stack.dtype).name,
                       stack.shape.text(),
-                      names->vectors ? "vectors" : "matrices: [matrices, rows, columns]"));
+                      names->vectors ? "vectors there: [vectors, elements]"
+                                     : "matrices there: [matrices, rows, columns]"));
     if (names->alternating) {
       part_alternating(tensor, *names, parted);
       continue;
