@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <sstream>
 
 #include "base/json.h"
 #include "cli/program.h"
@@ -17,13 +18,20 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// Calls `each` for the names that `pattern` stands for: {N} is every number below N.
+// Calls `each` for the names that `pattern` stands for: {N} is every number below N, {A,B,...} each of those.
 void each_name(const std::string& pattern, const std::function<void(const std::string&)>& each) {
   const std::size_t open = pattern.find('{'), close = pattern.find('}');
   if (open == std::string::npos) return each(pattern);
-  const int count = std::stoi(pattern.substr(open + 1, close - open - 1));
-  for (int i = 0; i < count; ++i)
-    each_name(pattern.substr(0, open) + std::to_string(i) + pattern.substr(close + 1), each);
+  const std::string said = pattern.substr(open + 1, close - open - 1);
+  const auto with = [&](const std::string& number) {
+    each_name(pattern.substr(0, open) + number + pattern.substr(close + 1), each);
+  };
+  if (said.find(',') == std::string::npos) {
+    for (int i = 0; i < std::stoi(said); ++i) with(std::to_string(i));
+    return;
+  }
+  std::stringstream numbers(said);
+  for (std::string number; std::getline(numbers, number, ',');) with(number);
 }
 
 std::int64_t bytes_of_element(const std::string& type) {
@@ -106,6 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
     Published, PresetOfShape,
     ::testing::Values(Preset{"qwen3-30b-a3b.yaml", "qwen3-30b-a3b", 48 * (4 + 128 * 3), 0.28},
                       Preset{"mixtral-8x7b.yaml", "mixtral-8x7b", 32 * (4 + 8 * 3), 0.27},
+                      Preset{"qwen3.6-27b.yaml", "qwen3.6-27b", 48 * (3 + 3) + 16 * (4 + 3), 0.4},
+                      Preset{"qwen3.6-35b-a3b.yaml", "qwen3.6-35b-a3b", 30 * 3 + 10 * 4 + 40 * 257 * 3, 0.35},
                       Preset{"qwen3-vl-2b.yaml", "qwen3-vl-2b", 28 * (4 + 3), 0.52}),
     [](const auto& tested) {
       std::string name = tested.param.shape;

@@ -3,9 +3,10 @@
 
 The configurations are the published ones, written down here; names and shapes are those of the model that Transformers makes of them (on the `meta`
 device, nothing is allocated), put back into the layout of the published files where Transformers keeps experts stacked. A name stands once with {N} where
-N layers or experts have one each. Needs torch and transformers (tests/interop).
+N layers or experts have one each, and with {A,B,...} where those have. Needs torch and transformers (tests/interop).
 """
 import json
+import math
 import re
 from pathlib import Path
 
@@ -45,6 +46,43 @@ QWEN3_VL_2B = {
     "vision_end_token_id": 151653, "vision_start_token_id": 151652}
 
 
+QWEN36 = {
+    "attention_bias": False, "attention_dropout": 0.0, "attn_output_gate": True, "bos_token_id": 248044, "dtype": "bfloat16", "eos_token_id": 248044,
+    "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu", "initializer_range": 0.02, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32", "max_position_embeddings": 262144, "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False, "output_gate_type": "swish", "pad_token_id": None, "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06,
+    "rope_parameters": {"mrope_interleaved": True, "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25, "rope_theta": 10000000,
+                        "rope_type": "default"},
+    "tie_word_embeddings": False, "use_cache": True, "vocab_size": 248320}
+
+
+def qwen36(model_type, architecture, layers, **text):
+    types = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
+    return {
+        "architectures": [architecture], "image_token_id": 248056, "language_model_only": False, "model_type": model_type,
+        "text_config": {**QWEN36, **text, "layer_types": types, "model_type": model_type + "_text", "num_hidden_layers": layers},
+        "tie_word_embeddings": False, "video_token_id": 248057,
+        "vision_config": {
+            "deepstack_visual_indexes": [], "depth": 27, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1152, "in_channels": 3,
+            "initializer_range": 0.02, "intermediate_size": 4304, "model_type": model_type, "num_heads": 16, "num_position_embeddings": 2304,
+            "out_hidden_size": text["hidden_size"], "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
+        "vision_end_token_id": 248054, "vision_start_token_id": 248053}
+
+
+QWEN36_27B = qwen36("qwen3_5", "Qwen3_5ForConditionalGeneration", 64, hidden_size=5120, intermediate_size=17408, linear_num_value_heads=48,
+                    num_attention_heads=24, num_key_value_heads=4)
+QWEN36_35B_A3B = qwen36("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", 40, hidden_size=2048, linear_num_value_heads=32, num_attention_heads=16,
+                        num_key_value_heads=2, moe_intermediate_size=512, num_experts=256, num_experts_per_tok=8, router_aux_loss_coef=0.001,
+                        shared_expert_intermediate_size=512)
+
+
+def with_mtp(tensors, hidden):
+    """The tensors that predict a further token: a block of full attention, and what is before and behind it. Transformers passes over them."""
+    block = "model.language_model.layers.3."
+    return tensors + [("mtp." + n.removeprefix("model.language_model.").replace("layers.3.", "layers.0."), s) for n, s in tensors if n.startswith(block)] + [
+        ("mtp.fc.weight", [hidden, 2 * hidden]), *((f"mtp.{n}.weight", [hidden]) for n in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"))]
+
+
 def experts_apart(gate, up, down):
     """From the stacked experts of Transformers to a tensor for each matrix of each expert."""
     def part(name, shape):
@@ -65,24 +103,24 @@ MODELS = {
     "qwen3-30b-a3b": (QWEN3_30B_A3B, AutoModelForCausalLM, experts_apart("gate_proj", "up_proj", "down_proj")),
     "mixtral-8x7b": (MIXTRAL_8X7B, AutoModelForCausalLM, mixtral),
     "qwen3-vl-2b": (QWEN3_VL_2B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
+    "qwen3.6-27b": (QWEN36_27B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
+    "qwen3.6-35b-a3b": (QWEN36_35B_A3B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
 }
 
 
 def collapsed(tensors):
-    """{name with {N} for the numbers 0..N-1: [type, shape]}"""
+    """{name with {N} or {A,B,...}: [type, shape]}"""
     seen = {}
     for name, shape in tensors:
-        numbers = [int(n) for n in re.findall(r"(?<=\.)\d+(?=\.)", name)]
+        numbers = tuple(int(n) for n in re.findall(r"(?<=\.)\d+(?=\.)", name))
         seen.setdefault((re.sub(r"(?<=\.)\d+(?=\.)", "{}", name), tuple(shape)), []).append(numbers)
     result = {}
     for (pattern, shape), numbers in seen.items():
-        counts = [max(n[i] for n in numbers) + 1 for i in range(len(numbers[0]))]
-        places = 1
-        for count in counts:
-            places *= count
-        if places != len(numbers):
+        places = [sorted({n[i] for n in numbers}) for i in range(len(numbers[0]))]
+        if math.prod(map(len, places)) != len(numbers):
             raise SystemExit(f"{pattern}: {len(numbers)} of {places}")
-        result[pattern.format(*("{%d}" % c for c in counts))] = ["BF16", list(shape)]
+        words = ["{%d}" % len(p) if p == list(range(len(p))) else "{%s}" % ",".join(map(str, p)) for p in places]
+        result[pattern.format(*words)] = ["BF16", list(shape)]
     return result
 
 
@@ -93,6 +131,8 @@ def main():
             model = loader.from_config(read, dtype=torch.bfloat16)
         tied = set(getattr(model, "all_tied_weights_keys", None) or ())
         tensors = [part for n, t in model.state_dict().items() if n not in tied for part in layout(n, t.shape)]
+        if "mtp_num_hidden_layers" in config.get("text_config", {}):
+            tensors = with_mtp(tensors, config["text_config"]["hidden_size"])
         lines = [f"    {json.dumps(n)}: {json.dumps(value)}" for n, value in collapsed(tensors).items()]
         text = json.dumps(config, indent=1)
         (OUT / f"{name}.json").write_text('{\n"config": %s,\n"tensors": {\n%s\n}\n}\n' % (text, ",\n".join(lines)))

@@ -25,6 +25,7 @@ LlamaTraits read_hybrid(ConfigFields& config, bool grouped, const ModelSpec& spe
   traits.delta->grouped = grouped;
   config.require_neutral("mlp_bias", false);
   config.require_neutral("attn_output_gate", true);
+  config.require_neutral("output_gate_type", "swish");
   config.require_neutral("use_sliding_window", false);
   for (const char* ours : {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"})
     config.find(ours);  // of what is carried along, and of the type of a state that is FP32 here

@@ -13,7 +13,8 @@ namespace {
 
 // Image tokens that a text holds are looked up as any other token is.
 constexpr const char* kQwenImageKeys[] = {"image_token_id",        "video_token_id",      "vision_token_id",
-                                          "vision_start_token_id", "vision_end_token_id", "vision_config"};
+                                          "vision_start_token_id", "vision_end_token_id", "vision_config",
+                                          "language_model_only"};
 constexpr const char* kImageKeys[] = {"image_token_id",
                                       "image_token_index",
                                       "image_seq_length",

@@ -91,6 +91,7 @@ TEST(DeltaNets, WhatChangesTheMathematicsIsRefused) {
   EXPECT_THAT(refused("linear_num_value_heads", 3), HasSubstr("linear_num_value_heads: is 3"));
   EXPECT_THAT(refused("linear_conv_kernel_dim", 1), HasSubstr("linear_conv_kernel_dim: is 1"));
   EXPECT_THAT(refused("attn_output_gate", false), HasSubstr("attn_output_gate: is false"));
+  EXPECT_THAT(refused("output_gate_type", "sigmoid"), HasSubstr("output_gate_type: is \"sigmoid\""));
   EXPECT_THAT(refused("hidden_act", "gelu_pytorch_tanh"), HasSubstr("hidden_act"));
   EXPECT_THAT(refused("layer_types", Json::array({"linear_attention", "linear_attention"})),
               HasSubstr("layer_types: has no full_attention"));
