@@ -22,7 +22,7 @@ from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config, Gemma3TextConfig, Glm4Config, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
-from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, save_wrapper
+from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, name_layers, save_wrapper
 
 VOCAB = 97
 TOKENS = 40
@@ -329,10 +329,7 @@ def make_config(name, hidden, layers):
     if cls is FalconConfig:
         for key in ("intermediate_size", "num_key_value_heads"):
             sizes.pop(key)
-    if sizes.get("layer_types") == "alternate":
-        sizes["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
-    if sizes.get("layer_types") == "hybrid":
-        sizes["layer_types"] = ["full_attention" if i % 2 else "linear_attention" for i in range(layers)]
+    name_layers(sizes, layers)
     if sizes.get("no_rope_layers") == "alternate":
         sizes["no_rope_layers"] = [i % 2 for i in range(layers)]
     if cls is Phi3Config:

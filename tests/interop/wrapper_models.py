@@ -18,7 +18,7 @@ QWEN2_TOWER = dict(depth=2, embed_dim=8, num_heads=2, patch_size=2, mlp_ratio=2,
 QWEN25_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, window_size=8, fullatt_block_indexes=[0])
 QWEN3_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, num_position_embeddings=4, deepstack_visual_indexes=[0])
 QWEN35_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, num_position_embeddings=4)
-HYBRID = dict(layer_types=["linear_attention", "full_attention"], head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+HYBRID = dict(layer_types="hybrid", head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
               linear_value_head_dim=8, rope_parameters=dict(sections(theta=10000000.0, mrope_interleaved=True), partial_rotary_factor=0.5))
 CLIP = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8,
             patch_size=4, projection_dim=16)
@@ -84,13 +84,19 @@ WRAPPERS = {
 }
 
 
+def name_layers(sizes, layers):
+    """For "alternate" or "hybrid" the types of so many blocks: every other one has full attention."""
+    other = {"alternate": "sliding_attention", "hybrid": "linear_attention"}.get(str(sizes.get("layer_types")))
+    if other:
+        sizes["layer_types"] = ["full_attention" if i % 2 else other for i in range(layers)]
+
+
 def make_wrapper_config(name, sizes):
     """`sizes`: of the decoder."""
     cls, own, tower, around, _, _ = WRAPPERS[name]
     text = {**sizes, **own}
     text.pop("tie_word_embeddings")
-    if text.get("layer_types") == "alternate":
-        text["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(text["num_hidden_layers"])]
+    name_layers(text, text["num_hidden_layers"])
     rope = text.get("rope_parameters", {})
     if "mrope_section" in rope:
         angles = int(text.get("head_dim", text["hidden_size"] // text["num_attention_heads"]) * rope.get("partial_rotary_factor", 1)) // 2
