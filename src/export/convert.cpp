@@ -108,7 +108,7 @@ OutputTarget without_journal(OutputTarget target) {
 // Parts of such stacks would be tensors of their own, which whoever reads the stack does not look for.
 void refuse_alternating_stacks(const Checkpoint& checkpoint) {
   for (const StoredTensor& tensor : checkpoint.tensors())
-    if (tensor.alternating != 1)
+    if (tensor.alternating)
       fail(ErrorKind::kUnsupported, {"is part of a stack of experts whose matrices alternate, and is not "
                                      "written: loaders of such models "
                                      "read the stack alone",

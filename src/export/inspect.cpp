@@ -53,8 +53,9 @@ std::vector<std::string> read_structure(const Checkpoint& checkpoint, std::span<
     const ModelSpec spec = ModelSpec::read(checkpoint);
     into.family = spec.family;
     into.architecture = spec.architecture;
-    into.parameters = spec.parameters() + (spec.wrapper ? spec.wrapper->parameters : 0);
+    into.parameters = spec.parameters() + spec.carried.parameters;
     into.wrapper = spec.wrapper;
+    into.carried = spec.carried;
     return unpacked_linears(spec, packed);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUnsupported) throw;
@@ -139,13 +140,12 @@ Json Inspection::to_json(bool with_tensors, bool with_quality) const {
                             {"format", format},
                             {"tensors", Json::array()}});
   if (!note.empty()) json["note"] = note;
-  if (wrapper)
-    json["wrapper"] = Json::object({{"decoder", wrapper->decoder},
-                                    {"prefix", wrapper->prefix},
-                                    {"parts", text_list(wrapper->parts)},
-                                    {"tensors", wrapper->tensors},
-                                    {"parameters", wrapper->parameters},
-                                    {"bytes", Json(wrapper->bytes)}});
+  if (wrapper) json["wrapper"] = Json::object({{"decoder", wrapper->decoder}, {"prefix", wrapper->prefix}});
+  if (!carried.parts.empty())
+    json["carried"] = Json::object({{"parts", text_list(carried.parts)},
+                                    {"tensors", carried.tensors},
+                                    {"parameters", carried.parameters},
+                                    {"bytes", Json(carried.bytes)}});
   if (!loaders.empty()) json["loaders"] = llmq::to_json(loaders);
   if (with_tensors)
     for (const ListedTensor& tensor : tensors)

@@ -28,8 +28,9 @@ struct Inspection {
   std::string path, family, architecture, format, scheme;  // scheme of a dense checkpoint: its type, "bf16"
   std::string note;  // why the model's structure is not known to llmq, when it is not
   std::int64_t parameters = 0;
-  std::optional<WrapperSpec> wrapper;  // what lies beside the decoder; its parameters are among those above
-  std::uint64_t bytes = 0;             // of all tensors
+  std::optional<WrapperSpec> wrapper;
+  CarriedSpec carried;      // what lies beside the decoder; its parameters are among those above
+  std::uint64_t bytes = 0;  // of all tensors
   double bits_per_weight = 0,
          bits_per_weight_total =
              0;  // over the quantized linears (dense: all linears of blocks), over the model

@@ -71,13 +71,15 @@ const std::vector<Path>& Checkpoint::companion_files() const { return state_->co
 
 namespace {
 
-// The view's bytes are its transpose's, row after row, perhaps between those of others: tiles of them are
-// widened and turned. A vector is a column.
+// The view's bytes are its transpose's, row after row, perhaps beside or between those of others: tiles of
+// them are widened and turned. A vector is a column.
 void read_transposed(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) {
   constexpr std::int64_t kTile = 64;
   const TensorView& view = tensor.view;
   const std::int64_t rows = view.shape[0], columns = view.shape.elements() / rows,
-                     width = rows * tensor.alternating;
+                     width = rows * tensor.side_by_side,
+                     own = tensor.alternating ? tensor.place : tensor.place * rows,
+                     step = tensor.alternating ? tensor.side_by_side : 1;
   const TensorView stored(view.pointer, view.dtype, Shape{columns, width});
   pool.parallel_for(static_cast<std::size_t>((columns + kTile - 1) / kTile), [&](std::size_t tile, int) {
     const std::int64_t first = static_cast<std::int64_t>(tile) * kTile,
@@ -87,7 +89,7 @@ void read_transposed(const StoredTensor& tensor, std::span<float> into, ThreadPo
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < count; ++c)
         into[static_cast<std::size_t>(r * columns + first + c)] =
-            values[static_cast<std::size_t>(c * width + r * tensor.alternating + tensor.turn)];
+            values[static_cast<std::size_t>(c * width + own + r * step)];
   });
 }
 
@@ -109,9 +111,9 @@ void Checkpoint::read_mxfp4_rows(const StoredTensor& tensor, std::span<float> in
   const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
   const StoredTensor::Exponents& exponents = *tensor.exponents;
   const Lease scales = state_->mappings[static_cast<std::size_t>(exponents.shard)]->lease(
-      exponents.offset, static_cast<std::uint64_t>(rows * tensor.alternating * (columns / 32)));
+      exponents.offset, static_cast<std::uint64_t>(rows * tensor.side_by_side * (columns / 32)));
   pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t row, int) {
-    const std::int64_t stored = static_cast<std::int64_t>(row) * tensor.alternating + tensor.turn;
+    const std::int64_t stored = static_cast<std::int64_t>(row) * tensor.side_by_side + tensor.place;
     read_mxfp4(tensor.view.as<const std::uint8_t>() + stored * (columns / 2),
                exponents.pointer + stored * (columns / 32),
                into.subspan(row * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
@@ -145,7 +147,7 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
   }
   if (tensor.exponents) return read_mxfp4_rows(tensor, into, pool);
   const Lease lease = hold(tensor);
-  if (tensor.transposed || tensor.alternating != 1) return read_transposed(tensor, into, pool);
+  if (tensor.transposed || tensor.side_by_side != 1) return read_transposed(tensor, into, pool);
   // A bias is a column: its rows are single values, and such a vector is never a block type.
   const std::int64_t units = view.shape[0], width = view.shape.elements() / units;
   const std::uint64_t unit_bytes = view.bytes() / static_cast<std::uint64_t>(units);
@@ -205,7 +207,7 @@ Lease Checkpoint::hold_band(const StoredTensor& tensor, std::int64_t first, std:
   return hold_rows(tensor, first, count);
 }
 
-bool Checkpoint::is_kept(const StoredTensor& tensor) { return tensor.view.bytes() <= kKeptBytes; }
+bool Checkpoint::is_kept(const StoredTensor& tensor) { return tensor.stored_bytes() <= kKeptBytes; }
 
 std::uint64_t Checkpoint::bytes_to_read(const StoredTensor& tensor) {
   std::uint64_t bytes = 0;

@@ -33,9 +33,10 @@ struct StoredTensor {
   int permuted_heads = 0;
   // The view is [rows, columns], and its bytes are those of [columns, rows]; read_float32() undoes it
   bool transposed = false;
-  // Of so many matrices (or vectors) the elements of a stored row belong to each in turn, to this one as the
-  // turn-th; read_float32() undoes it. offset and view.pointer are those of all of them.
-  int alternating = 1, turn = 0;
+  // How many matrices lie side by side in each stored row, and which of them this is: one behind another, or
+  // element by element in turn (vectors too; rows of MXFP4). offset and view.pointer are those of the first.
+  int side_by_side = 1, place = 0;
+  bool alternating = false;
   // MXFP4: the view is of F4, the codes of E2M1 with the first of a byte low, and each 32 of a row are
   // multiplied by 2^(e - 127), e a byte of `exponents`, which lie as the rows do. read_float32() does it.
   struct Exponents {
@@ -47,16 +48,18 @@ struct StoredTensor {
   // Whether the bytes are rows of numbers, one after another; where they are not, only read_float32() tells
   // values.
   bool in_order() const {
-    return permuted_heads == 0 && !transposed && alternating == 1 && !exponents.has_value();
+    return permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents.has_value();
   }
-  std::uint64_t stored_bytes() const { return view.bytes() * static_cast<std::uint64_t>(alternating); }
+  std::uint64_t stored_bytes() const {  // of all of them
+    return view.bytes() * static_cast<std::uint64_t>(side_by_side);
+  }
 };
 
 // What the slabs of a stacked tensor [slabs, rows, columns] are called, each read as a tensor of its own:
 // slab e is `before` + "e" + `after`. Transposed: a matrix W [columns, rows] is stored as its transpose.
-// Where a slab is several matrices of equally many rows, one under another, `further` has what those behind
-// the first have in the place of `after`; they are not transposed, but where they alternate: then stored
-// columns, or elements of a vector, belong to each in turn. Vectors: the stack is [slabs, elements].
+// Where a slab is several matrices of equally many rows, one under another (transposed: side by side),
+// `further` has what those behind the first have in the place of `after`. Alternating: stored columns, or
+// elements of a vector, belong to each in turn. Vectors: the stack is [slabs, elements].
 struct SlabNames {
   std::string before, after;
   bool transposed = false;
@@ -65,6 +68,7 @@ struct SlabNames {
   // MXFP4: the stack is U8 [slabs, rows, columns / 32, 16] of codes, and the tensor of this name U8 [slabs,
   // rows, columns / 32] of exponents. Rows alternate where matrices do.
   std::string exponents = {};
+  std::int64_t columns = 0;  // above 0: of each matrix; a stack of another last extent is transposed
 };
 // Of a tensor in safetensors; nullopt where it is read as it is. `config` is config.json.
 using FindSlabs = std::optional<SlabNames> (*)(const Json& config, const std::string& tensor);

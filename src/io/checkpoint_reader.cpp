@@ -134,33 +134,54 @@ void CheckpointReader::read_gguf(ReadGguf read) {
   state_->mappings.push_back(file.mapping);
   for (const NamedGgufTensor& named : model.tensors) {
     const GgufTensor& tensor = file.header.tensors[named.index];
-    add_tensor(named.name, tensor.dtype, tensor.shape, tensor.offset, named.permuted_heads);
+    add_tensor(named.name, tensor.dtype, named.shape.value_or(tensor.shape), tensor.offset + named.offset,
+               named.permuted_heads);
   }
 }
 
-// Slabs [columns, rows of all] (transposed), or [elements of all], of matrices or vectors in turn.
-void CheckpointReader::part_alternating(const StoredTensor& tensor, const SlabNames& names,
-                                        std::vector<StoredTensor>& parted) const {
-  const TensorView& stack = tensor.view;
-  const auto each = static_cast<std::int64_t>(1 + names.further.size());
-  const std::int64_t slabs = stack.shape[0], width = stack.shape.back();
-  if (width % each != 0)
-    bad(shard(tensor), tensor.name,
-        fmt::format("has {} elements a row, which alternate between {}", width, each));
-  const std::uint64_t bytes = stack.bytes() / static_cast<std::uint64_t>(slabs);
-  for (std::int64_t slab = 0; slab < slabs; ++slab)
-    for (std::int64_t turn = 0; turn < each; ++turn) {
-      StoredTensor& part = parted.emplace_back(tensor);
-      const auto behind = static_cast<std::size_t>(turn);
-      part.name = names.before + std::to_string(slab) + (turn == 0 ? names.after : names.further[behind - 1]);
-      part.offset += static_cast<std::uint64_t>(slab) * bytes;
-      part.transposed = names.transposed;
-      part.alternating = static_cast<int>(each), part.turn = static_cast<int>(turn);
-      const auto* const first = stack.as<const std::byte>() + static_cast<std::uint64_t>(slab) * bytes;
-      part.view = TensorView(static_cast<const void*>(first), stack.dtype,
-                             names.vectors ? Shape{width / each} : Shape{width / each, stack.shape[1]});
-    }
+namespace {
+
+// How the matrices of a stack lie: `each` of `rows` and `columns` together in a slab. A vector is a column.
+struct SlabLayout {
+  bool turned = false, alternating = false, vectors = false;
+  std::int64_t each = 1, rows = 0, columns = 1;
+  std::uint64_t slab_bytes = 0;
+};
+
+SlabLayout layout_of(const TensorView& stack, const SlabNames& names) {
+  SlabLayout layout;
+  layout.vectors = names.vectors, layout.alternating = names.alternating;
+  layout.turned = names.transposed || (names.columns > 0 && stack.shape.back() != names.columns);
+  layout.each = 1 + static_cast<std::int64_t>(names.further.size());
+  layout.rows = stack.shape[layout.turned ? 2 : 1];
+  if (!layout.vectors) layout.columns = stack.shape[layout.turned ? 1 : 2];
+  layout.slab_bytes = stack.bytes() / static_cast<std::uint64_t>(stack.shape[0]);
+  return layout;
 }
+
+std::string name_in_slab(const SlabNames& names, std::int64_t slab, std::int64_t behind) {
+  return names.before + std::to_string(slab) +
+         (behind == 0 ? names.after : names.further[static_cast<std::size_t>(behind) - 1]);
+}
+
+// `part` is the whole stack, and then the matrix that is number `behind` of a slab.
+void take_matrix(const SlabLayout& layout, std::int64_t slab, std::int64_t behind, StoredTensor& part) {
+  std::uint64_t from = static_cast<std::uint64_t>(slab) * layout.slab_bytes;
+  part.transposed = layout.turned;
+  if (layout.turned || layout.alternating) {
+    part.side_by_side = static_cast<int>(layout.each), part.place = static_cast<int>(behind);
+    part.alternating = layout.alternating && layout.each > 1;
+  } else {
+    from +=
+        static_cast<std::uint64_t>(behind) * (layout.slab_bytes / static_cast<std::uint64_t>(layout.each));
+  }
+  part.offset += from;
+  const std::int64_t rows = layout.rows / layout.each;
+  part.view = TensorView(static_cast<const void*>(part.view.as<const std::byte>() + from), part.view.dtype,
+                         layout.vectors ? Shape{rows} : Shape{rows, layout.columns});
+}
+
+}  // namespace
 
 // Slabs of codes [rows of all, columns / 32, 16], rows of one or of several in turn, and their exponents.
 void CheckpointReader::part_mxfp4(const StoredTensor& tensor, const StoredTensor& exponents,
@@ -174,21 +195,22 @@ void CheckpointReader::part_mxfp4(const StoredTensor& tensor, const StoredTensor
         fmt::format("is {} of shape {} with {} of shape {}: MXFP4 is U8 [matrices, rows, blocks, 16] with U8 "
                     "[matrices, rows, blocks]",
                     dtype_row(tensor.view.dtype).name, stack.text(), exponents.name, scales.text()));
-  const std::uint64_t codes_each = tensor.view.bytes() / static_cast<std::uint64_t>(stack[0]),
-                      scales_each = exponents.view.bytes() / static_cast<std::uint64_t>(stack[0]);
+  const std::uint64_t scales_each = exponents.view.bytes() / static_cast<std::uint64_t>(stack[0]);
+  const SlabLayout layout{.alternating = true,
+                          .each = each,
+                          .rows = stack[1],
+                          .columns = stack[2] * 32,
+                          .slab_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(stack[0])};
+  StoredTensor whole = tensor;
+  whole.view = TensorView(tensor.view.pointer, DType::kF4, Shape{stack[0], stack[1], stack[2] * 32});
   for (std::int64_t slab = 0; slab < stack[0]; ++slab)
     for (std::int64_t turn = 0; turn < each; ++turn) {
-      StoredTensor& part = parted.emplace_back(tensor);
-      const auto before = static_cast<std::uint64_t>(slab);
-      part.name = names.before + std::to_string(slab) +
-                  (turn == 0 ? names.after : names.further[static_cast<std::size_t>(turn) - 1]);
-      part.offset += before * codes_each;
-      part.alternating = static_cast<int>(each), part.turn = static_cast<int>(turn);
-      part.exponents = {exponents.view.as<const std::uint8_t>() + before * scales_each, exponents.shard,
-                        exponents.offset + before * scales_each};
-      part.view =
-          TensorView(static_cast<const void*>(tensor.view.as<const std::byte>() + before * codes_each),
-                     DType::kF4, Shape{stack[1] / each, stack[2] * 32});
+      StoredTensor& part = parted.emplace_back(whole);
+      part.name = name_in_slab(names, slab, turn);
+      take_matrix(layout, slab, turn, part);
+      const std::uint64_t before = static_cast<std::uint64_t>(slab) * scales_each;
+      part.exponents = {exponents.view.as<const std::uint8_t>() + before, exponents.shard,
+                        exponents.offset + before};
     }
 }
 
@@ -224,29 +246,14 @@ void CheckpointReader::part_stacks(FindSlabs find) {
                       stack.shape.text(),
                       names->vectors ? "vectors there: [vectors, elements]"
                                      : "matrices there: [matrices, rows, columns]"));
-    if (names->alternating) {
-      part_alternating(tensor, *names, parted);
-      continue;
-    }
-    const std::int64_t slabs = stack.shape[0], each = 1 + static_cast<std::int64_t>(names->further.size());
-    if (stack.shape[1] % each != 0)
+    const SlabLayout layout = layout_of(stack, *names);
+    if (layout.rows % layout.each != 0)
       bad(shard(tensor), tensor.name,
-          fmt::format("has {} rows a matrix, and holds {} of equally many", stack.shape[1], each));
-    const std::uint64_t bytes = stack.bytes() / static_cast<std::uint64_t>(slabs * each);
-    for (std::int64_t place = 0; place < slabs * each; ++place) {
+          fmt::format("has {} rows a matrix, and holds {} of equally many", layout.rows, layout.each));
+    for (std::int64_t place = 0; place < stack.shape[0] * layout.each; ++place) {
       StoredTensor& part = parted.emplace_back(tensor);
-      const std::uint64_t from = static_cast<std::uint64_t>(place) * bytes;
-      const auto behind = static_cast<std::size_t>(place % each);
-      part.name = names->before + std::to_string(place / each) +
-                  (behind == 0 ? names->after : names->further[behind - 1]);
-      part.offset += from;
-      part.transposed = names->transposed;
-      const std::int64_t rows = stack.shape[1] / each;
-      const Shape shape = names->vectors      ? Shape{rows}
-                          : names->transposed ? Shape{stack.shape[2], stack.shape[1]}
-                                              : Shape{rows, stack.shape[2]};
-      part.view =
-          TensorView(static_cast<const void*>(stack.as<const std::byte>() + from), stack.dtype, shape);
+      part.name = name_in_slab(*names, place / layout.each, place % layout.each);
+      take_matrix(layout, place / layout.each, place % layout.each, part);
     }
   }
   state_->tensors = std::move(parted);

@@ -29,8 +29,6 @@ class CheckpointReader {
 
  private:
   const Path& shard(const StoredTensor& tensor) const;
-  void part_alternating(const StoredTensor& tensor, const SlabNames& names,
-                        std::vector<StoredTensor>& parted) const;
   void part_mxfp4(const StoredTensor& tensor, const StoredTensor& exponents, const SlabNames& names,
                   std::vector<StoredTensor>& parted) const;
   void add_shard(const Path& path);

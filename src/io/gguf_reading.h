@@ -4,11 +4,14 @@
 // GGUF brings the reader (model/open_checkpoint.h).
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "tensor/tensor_view.h"
 
 namespace llmq {
 
@@ -18,6 +21,9 @@ struct NamedGgufTensor {
   std::string name;        // as Hugging Face names it
   std::size_t index = 0;   // in GgufHeader::tensors
   int permuted_heads = 0;  // > 0: rows lie in llama.cpp's rope order (io/gguf_rows.h), within so many heads
+  // Of what is a part of that tensor, as a matrix of a stack is: its shape and its first byte.
+  std::optional<Shape> shape = {};
+  std::uint64_t offset = 0;
 };
 
 struct GgufReading {

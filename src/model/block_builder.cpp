@@ -21,6 +21,12 @@ TensorId BlockBuilder::tensor(const std::string& name, Shape shape, bool transpo
   return static_cast<TensorId>(block_.tensors.size() - 1);
 }
 
+TensorId BlockBuilder::host_tensor(const std::string& name, Shape shape) {
+  const TensorId id = tensor(name, shape);
+  block_.tensors.back().on_host = true;
+  return id;
+}
+
 SiteId BlockBuilder::site(std::string name, std::int64_t channels) {
   block_.sites.push_back({std::move(name), channels, {}, {}});
   return static_cast<SiteId>(block_.sites.size() - 1);

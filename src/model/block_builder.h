@@ -21,6 +21,7 @@ class BlockBuilder {
   // where its kind has one).
   NormId norm(const std::string& name, NormSpec like, std::int64_t width, bool bias = true);
   TensorId tensor(const std::string& name, Shape shape, bool transposed = false);  // "<prefix>.<name>"
+  TensorId host_tensor(const std::string& name, Shape shape);
   SiteId site(std::string name, std::int64_t channels);
   // A tensor of that name, without an ending.
   TensorPlace vector(const std::string& name) const { return {block_.prefix + "." + name}; }

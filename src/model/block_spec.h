@@ -99,6 +99,7 @@ struct MixerTensor {
   TensorPlace place;
   Shape shape;              // as it is stored
   bool transposed = false;  // while a model runs, all but the last axis taken as one
+  bool on_host = false;     // rather than on the device, while a model runs
 };
 
 // What may be divided by s where the columns of all readers are multiplied by it.
@@ -198,15 +199,25 @@ struct ExpertSpec {
   SiteId inner{};
 };
 
+// What a router's answers are made to before experts are chosen by them.
+enum class RouterScore : std::uint8_t { kSoftmax, kSigmoid };
+
 // A mixture of experts (docs/adr/0020-mixture-of-experts.md). A row goes to the top_k experts of the greatest
-// softmax(router), and those probabilities weigh what they give; `shared` is an expert of all rows, weighed
-// by sigmoid(shared_gate). No linear is its only output: what it gives is added to the residual stream.
+// score(router), and those scores weigh what they give; `shared` is an expert of all rows, weighed by
+// sigmoid(shared_gate) or not at all. No linear is its only output: what it gives is added to the residual
+// stream.
 struct MixtureSpec {
   SiteId input{};
   LinearId router{};
   std::vector<ExpertSpec> experts;
   int top_k = 0;
+  RouterScore score = RouterScore::kSoftmax;
+  std::optional<TensorId> correction;  // is added to the scores that experts are chosen by, and weighs none
+  // Experts are chosen among those of the kept_groups groups of the greatest two scores; groups are equally
+  // many experts each, one behind another.
+  int groups = 1, kept_groups = 1;
   bool normalized = false;  // the weights of a row's experts are divided by their sum
+  double weight_scale = 1;  // of the weights, then
   std::int64_t width = 0;   // of each of the experts
   std::optional<ExpertSpec> shared;
   std::optional<LinearId> shared_gate;

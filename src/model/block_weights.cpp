@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "device/upload_values.h"
+#include "tensor/packed_layout.h"
 
 namespace llmq {
 namespace {
@@ -153,15 +154,20 @@ void load_bias(Backend& backend, const LinearSource& source, const LinearSpec& l
     set_bias(backend, linear, *bias, into);
 }
 
-Buffer load_mixer_tensor(Backend& backend, const LinearSource& source, const MixerTensor& tensor,
-                         bool allow_nonfinite) {
-  const std::vector<float> stored = source.tensor(tensor.place.tensor, allow_nonfinite);
-  if (!tensor.transposed) return upload_values(backend, stored);
-  const auto columns = static_cast<std::size_t>(tensor.shape.back()), rows = stored.size() / columns;
-  std::vector<float> turned(stored.size());
-  for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t c = 0; c < columns; ++c) turned[c * rows + r] = stored[r * columns + c];
-  return upload_values(backend, turned);
+void load_mixer_tensors(Backend& backend, const LinearSource& source, const BlockSpec& block,
+                        bool allow_nonfinite, BlockWeights& into) {
+  for (std::size_t i = 0; i < block.tensors.size(); ++i) {
+    const MixerTensor& tensor = block.tensors[i];
+    std::vector<float> stored = source.tensor(tensor.place.tensor, allow_nonfinite);
+    const std::int64_t columns = tensor.shape.back();
+    if (tensor.transposed)
+      stored = transposed(std::span<const float>(stored), static_cast<std::int64_t>(stored.size()) / columns,
+                          columns);
+    if (tensor.on_host)
+      into.host_tensors[i] = std::move(stored);
+    else
+      into.tensors[i] = upload_values(backend, stored);
+  }
 }
 
 NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const float> gain,
@@ -214,10 +220,8 @@ std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute
     for (std::size_t member = 0; member < members.size(); ++member)
       shares[member].norms[i] = std::move(norms[member]);
   }
-  for (std::size_t i = 0; i < block.tensors.size(); ++i)
-    for (std::size_t member = 0; member < members.size(); ++member)
-      shares[member].tensors[i] =
-          load_mixer_tensor(*members[member], source, block.tensors[i], allow_nonfinite);
+  for (std::size_t member = 0; member < members.size(); ++member)
+    load_mixer_tensors(*members[member], source, block, allow_nonfinite, shares[member]);
   load_sinks(members, source, block, allow_nonfinite, shares);
   return shares;
 }

@@ -30,17 +30,22 @@ struct NormWeights {
 struct BlockWeights {
   BlockWeights() = default;
   explicit BlockWeights(const BlockSpec& block)
-      : linears(block.linears.size()), norms(block.norms.size()), tensors(block.tensors.size()) {}
-  std::vector<BlockLinear> linears;  // by LinearId
-  std::vector<NormWeights> norms;    // by NormId
-  std::vector<Buffer> tensors;       // by TensorId, F32
-  Buffer sinks;                      // F32 [heads] of attention, those of a member; empty without
-  KvBasis kv_basis;                  // of the pages that the block is run with
+      : linears(block.linears.size()),
+        norms(block.norms.size()),
+        tensors(block.tensors.size()),
+        host_tensors(block.tensors.size()) {}
+  std::vector<BlockLinear> linears;              // by LinearId
+  std::vector<NormWeights> norms;                // by NormId
+  std::vector<Buffer> tensors;                   // by TensorId, F32
+  std::vector<std::vector<float>> host_tensors;  // by TensorId: those that are on the host
+  Buffer sinks;                                  // F32 [heads] of attention, those of a member; empty without
+  KvBasis kv_basis;                              // of the pages that the block is run with
 
   BlockLinear& at(LinearId id) { return linears.at(static_cast<std::size_t>(id)); }
   const BlockLinear& at(LinearId id) const { return linears.at(static_cast<std::size_t>(id)); }
   const LinearPart& at(Part part) const { return at(part.linear).parts.at(part.part); }
   const Buffer& at(TensorId id) const { return tensors.at(static_cast<std::size_t>(id)); }
+  std::span<const float> on_host(TensorId id) const { return host_tensors.at(static_cast<std::size_t>(id)); }
   NormWeights& at(NormId id) { return norms.at(static_cast<std::size_t>(id)); }
   const NormWeights& at(NormId id) const { return norms.at(static_cast<std::size_t>(id)); }
 };
@@ -78,8 +83,9 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
 NormWeights load_norm(Backend& backend, const LinearSource& source, const NormSpec& norm,
                       bool allow_nonfinite = false);
 
-Buffer load_mixer_tensor(Backend& backend, const LinearSource& source, const MixerTensor& tensor,
-                         bool allow_nonfinite = false);
+// Those of a block's mixers, each on the device or on the host.
+void load_mixer_tensors(Backend& backend, const LinearSource& source, const BlockSpec& block,
+                        bool allow_nonfinite, BlockWeights& into);
 
 // The norms of a block, the tensors of its mixers and the linears named.
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const BlockSpec& block,

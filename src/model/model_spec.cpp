@@ -52,8 +52,8 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
     // Each block needs more tensors than one: a layer count from a hostile config allocates no more than the
     // checkpoint already does.
     read_decoder(config, family, static_cast<std::int64_t>(checkpoint.tensors().size()), spec);
+    find_carried(checkpoint, spec.carried);
     tied = config.flag("tie_word_embeddings", family.ties_by_default);
-    carry_beside(checkpoint, family, spec);
   }
   resolve_head(checkpoint, tied, spec);
   check_tensors(checkpoint, file, spec);
@@ -62,7 +62,7 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
   return spec;
 }
 
-bool WrapperSpec::carries(std::string_view name) const {
+bool CarriedSpec::carries(std::string_view name) const {
   return std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
     return name.starts_with(part) && (name.size() == part.size() || name[part.size()] == '.');
   });

@@ -42,16 +42,20 @@ struct EmbeddingSpec {
   bool scale_in_table_type = false;  // `scale` is rounded to the type of the stored table
 };
 
-// Of a vision-language checkpoint: where its decoder's tensors lie, and what lies beside them
-// (docs/adr/0021-wrappers.md). Names are those of the checkpoint.
-struct WrapperSpec {
-  std::string decoder;                       // its family: "qwen3_vl_text", "llama"
-  std::string prefix;                        // "model.language_model", where a decoder alone has "model"
-  std::vector<std::string> parts;            // modules that are carried along as they are: "model.visual"
+// Modules that lie beside a decoder and go into every output as they are stored: a vision tower, blocks that
+// predict further tokens. Names are those of the checkpoint.
+struct CarriedSpec {
+  std::vector<std::string> parts;            // "model.visual", "model.layers.46"
   std::int64_t tensors = 0, parameters = 0;  // of the parts
   std::uint64_t bytes = 0;
   // Whether a tensor, or a module, is of one of the parts.
   bool carries(std::string_view name) const;
+};
+
+// Of a vision-language checkpoint: where its decoder's tensors lie (docs/adr/0021-wrappers.md).
+struct WrapperSpec {
+  std::string decoder;  // its family: "qwen3_vl_text", "llama"
+  std::string prefix;   // "model.language_model", where a decoder alone has "model"
 };
 
 struct ModelSpec {
@@ -70,6 +74,7 @@ struct ModelSpec {
   std::optional<std::int32_t> bos_id;
   std::string unwritten;               // why no checkpoint is made of it, as a sentence; empty: one is
   std::optional<WrapperSpec> wrapper;  // none: the checkpoint is a decoder alone
+  CarriedSpec carried;
 
   // Reads config.json and checks every shape against it; packed linears (quantization_config) are checked by
   // their packed shapes. Errors: kUnsupported (family, field), kBadInput (config disagrees with tensor

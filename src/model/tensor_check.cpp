@@ -77,7 +77,7 @@ class TensorCheck {
         continue;  // old Llama checkpoints store what rope_theta says
       if (spec.tied_head && tensor.name == stored_head(spec))
         continue;  // equal to the embedding, as resolve_head() saw
-      if (spec.wrapper && spec.wrapper->carries(tensor.name)) continue;
+      if (spec.carried.carries(tensor.name)) continue;
       fail(ErrorKind::kUnsupported,
            {"nothing in this family reads this tensor, so the stored model computes something else",
             checkpoint_.path().string(), tensor.name, "remove it if the model does not depend on it"});
@@ -159,7 +159,8 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
                               : block.delta() != nullptr           ? "linear_value_head_dim"
                                                                    : "all heads of head_dim");
     for (const MixerTensor& tensor : block.tensors)
-      check.expect(tensor.place.tensor, tensor.shape, "sizes of linear attention");
+      check.expect(tensor.place.tensor, tensor.shape,
+                   tensor.on_host ? "one for each expert" : "sizes of linear attention");
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
     if (const AttentionSpec* const attention = block.attention();
         attention != nullptr && attention->sinks.exists())

@@ -8,8 +8,8 @@ import contextlib, filecmp, glob, io, json, os, runpy, shutil, subprocess, sys, 
 import numpy as np
 import torch, transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config,
-                          SeedOssConfig)
+from transformers import (AutoModelForCausalLM, GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config,
+                          Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig)
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
@@ -97,6 +97,17 @@ models = {
     "granite": random_model("granite-tiny", GraniteConfig(vocab_size=49152, pad_token_id=None, tie_word_embeddings=True, embedding_multiplier=12.3,
                                                           attention_multiplier=0.0157, residual_multiplier=0.22, logits_scaling=7.9, **sizes), smollm2),
     "seed_oss": random_model("seed_oss-tiny", SeedOssConfig(vocab_size=49152, pad_token_id=None, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
+    # Mixtures of experts, which llama.cpp keeps as one tensor for each of gate, up and down.
+    "qwen3_moe": random_model("qwen3-moe-tiny", Qwen3MoeConfig(vocab_size=49152, head_dim=32, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64,
+                                                               norm_topk_prob=True, tie_word_embeddings=False, **sizes), smollm2),
+    "qwen2_moe": random_model("qwen2-moe-tiny", Qwen2MoeConfig(vocab_size=49152, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=96,
+                                                               shared_expert_intermediate_size=160, tie_word_embeddings=False, **sizes), smollm2),
+    "mixtral": random_model("mixtral-tiny", MixtralConfig(vocab_size=49152, num_local_experts=8, num_experts_per_tok=2, tie_word_embeddings=False, **sizes), smollm2),
+    "olmoe": random_model("olmoe-tiny", OlmoeConfig(vocab_size=49152, pad_token_id=None, num_experts=4, num_experts_per_tok=2, tie_word_embeddings=False,
+                                                    rms_norm_eps=1e-5, **sizes), smollm2),
+    "granitemoe": random_model("granitemoe-tiny", GraniteMoeConfig(vocab_size=49152, pad_token_id=None, num_local_experts=4, num_experts_per_tok=2,
+                                                                   tie_word_embeddings=True, embedding_multiplier=12.3, attention_multiplier=0.0157,
+                                                                   residual_multiplier=0.22, logits_scaling=7.9, **sizes), smollm2),
     "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
                                                  tie_word_embeddings=True, **sizes), smollm2),
 }
@@ -233,12 +244,29 @@ if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
             wrong = [n for n in mine.keys() | other.keys() if n not in mine or n not in other or mine[n].tensor_type != other[n].tensor_type
                      or list(mine[n].shape) != list(other[n].shape) or not np.array_equal(bits(mine[n].data), bits(other[n].data))]
             expect(not wrong, f"{name} {kind}: {len(mine)} tensors, byte for byte" + (f": not {sorted(wrong)[:4]}" if wrong else ""))
+    # Where ggml's reference is in the package too, and no mix of types has a say but that of the output.
+    for name in ("qwen3_moe", "qwen2_moe", "olmoe"):
+        a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
+        llmq(program, "convert", models[name], a, "--to", "gguf", "--dtype", "q4_0", "--overwrite")
+        convert(models[name], "--outtype", "f32", "--outfile", b)
+        ours, theirs = ({t.name: t for t in gguf.GGUFReader(path).tensors} for path in (a, b))
+        stacks = [n for n in ours if n.endswith("_exps.weight")]
+        wrong = [n for n in stacks if ours[n].tensor_type.name != "Q4_0" or
+                 not np.array_equal(bits(ours[n].data).ravel(), bits(gguf.quants.quantize(theirs[n].data, ours[n].tensor_type)).ravel())]
+        expect(len(stacks) == 3 * sizes["num_hidden_layers"] and not wrong, f"{name}: {len(stacks)} stacks of experts in Q4_0 as the package rounds the converter's"
+               + (f": not {wrong[:3]}" if wrong else ""))
+    for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"):
+        stored = f"{work}/stored.gguf"
+        llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
+        of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))
+        rounded = 1e-6 if name == "granitemoe" else 0  # of whose multipliers a GGUF has the F32 nearest to config.json's
+        expect(abs(of_file / of_source - 1) <= rounded, f"{name}: the perplexity of its GGUF, {of_file!r}, is that of its safetensors, {of_source!r}")
 else:
     print(f"SKIPPED in part: no convert_hf_to_gguf.py below {source} (LLMQ_LLAMA_CPP), so keys are not compared with llama.cpp's converter")
 
 # 3. Whole files with llama-quantize, from the same BF16 or F32 numbers.
 if os.path.isfile(quantize):
-    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2"):
+    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe"):
         stored = f"{work}/stored.gguf"
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         wrong = []

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config, Gemma3TextConfig, Glm4Config, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, name_layers, save_wrapper
 
@@ -208,6 +208,35 @@ MODELS = {
         "bfloat16",
         [],
     ),
+    # Of the two blocks the first has an MLP; two groups of three experts, of which one is kept.
+    "glm4_moe": (
+        Glm4MoeConfig,
+        dict(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, n_shared_experts=2, n_group=2, topk_group=1,
+             routed_scaling_factor=1.7, use_qk_norm=True, attention_bias=True),
+        "float32",
+        ["further block"],
+    ),
+    "glm4_moe-plain": (
+        Glm4MoeConfig,
+        dict(n_routed_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, first_k_dense_replace=0, norm_topk_prob=False,
+             head_dim=12, tie_word_embeddings=True, rope_parameters=rope(theta=500.0, partial_rotary_factor=1.0 / 3)),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    "minimax_m2": (
+        MiniMaxM2Config,
+        dict(head_dim=12, num_local_experts=4, num_experts_per_tok=3, rope_parameters=rope(partial_rotary_factor=2.0 / 3)),
+        "float32",
+        [],
+    ),
+    # As it was published: rotary_dim says how much of a head turns, and keys say what Transformers' class does.
+    "minimax_m2-published": (
+        MiniMaxM2Config,
+        dict(head_dim=16, num_local_experts=5, num_experts_per_tok=3, tie_word_embeddings=True,
+             rope_parameters=rope(theta=5000000.0, partial_rotary_factor=0.5)),
+        "bfloat16",
+        ["transformers4", "rotary_dim"],
+    ),
     "cohere": (CohereConfig, dict(logit_scale=0.3), "float32", []),
     "cohere-biases": (
         CohereConfig,
@@ -382,6 +411,9 @@ def fill(model, seed):
                 gain = 6.0 if "gate_up_proj" in name and model.config.model_type == "gpt_oss" else 2.0 if "q_proj" in name or "k_proj" in name else 1.0
                 values = gain * random.standard_normal(shape) / np.sqrt(shape[-1])
             parameter.copy_(torch.from_numpy(values.astype(np.float32)))
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):  # of the size of the scores' own spread, so that it changes choices
+                buffer.copy_(torch.from_numpy((0.3 * random.standard_normal(tuple(buffer.shape))).astype(np.float32)))
 
 
 def as_transformers_4(path, older_type_key):
@@ -420,6 +452,20 @@ def as_mxfp4(folder, seed):
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def add_further_block(folder, layers):
+    """A block behind the last, which predicts a further token: as GLM stores it, and Transformers passes over it."""
+    shard = folder / "model.safetensors"
+    tensors = load_file(shard)
+    last, further = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    for name in [name for name in tensors if name.startswith(last)]:
+        tensors[further + name.removeprefix(last)] = tensors[name] * 0.5
+    hidden = tensors["model.norm.weight"]
+    tensors[further + "eh_proj.weight"] = torch.outer(hidden, torch.cat([hidden, hidden]))
+    for name in ("enorm", "hnorm", "shared_head.norm"):
+        tensors[further + name + ".weight"] = hidden.clone()
+    save_file(tensors, shard, metadata={"format": "pt"})
+
+
 def auto_class(name):
     return AutoModelForImageTextToText if name in WRAPPERS else AutoModelForCausalLM
 
@@ -446,6 +492,15 @@ def write_model(name, out, hidden, layers):
         add_mtp(folder / "model")
     if "mxfp4" in edits:
         as_mxfp4(folder / "model", seed)
+    if "rotary_dim" in edits:
+        path = folder / "model" / "config.json"
+        said = json.loads(path.read_text())
+        said["rotary_dim"] = int(said.pop("partial_rotary_factor") * said["head_dim"])
+        said.update(scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer", shared_intermediate_size=0,
+                    attn_type_list=[1] * layers, use_mtp=True, num_mtp_modules=3)
+        path.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
+    if "further block" in edits:
+        add_further_block(folder / "model", layers)
     if "head-only" in edits:
         shard = folder / "model" / "model.safetensors"
         tensors = load_file(shard)

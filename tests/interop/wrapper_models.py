@@ -6,8 +6,8 @@ says which it has: "saved" (what save_pretrained of Transformers 5 writes), "mem
 """
 import json
 
-from safetensors.torch import save_file
-from transformers import AutoModelForImageTextToText, Gemma3Config, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2VLConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3_5Config, Qwen3_5MoeConfig
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText, Gemma3Config, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2VLConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, Qwen3_5Config, Qwen3_5MoeConfig
 
 
 def sections(kind="default", theta=1000000.0, **more):
@@ -57,6 +57,19 @@ WRAPPERS = {
         dict(HYBRID, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24),
         QWEN35_TOWER, {}, "bfloat16", ["memory"],
     ),
+    # Experts are stacked, of the first each transposed, as published; block 1 of the second has an MLP.
+    "qwen3_vl_moe": (
+        Qwen3VLMoeConfig,
+        dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+             rope_parameters=sections(theta=5000000.0, mrope_interleaved=True)),
+        QWEN3_TOWER, {}, "float32", ["saved", "transposed"],
+    ),
+    "qwen3_vl_moe-dense-block": (
+        Qwen3VLMoeConfig,
+        dict(head_dim=24, num_experts=4, num_experts_per_tok=3, moe_intermediate_size=16, mlp_only_layers=[1], attention_bias=True,
+             rope_parameters=sections(theta=5000000.0, mrope_interleaved=True)),
+        QWEN3_TOWER, dict(tie_word_embeddings=True), "bfloat16", ["saved"],
+    ),
     # The class ties, the decoder's config says that it does not, and there is no head.
     "mistral3": (Mistral3Config, dict(model_type="mistral", sliding_window=None), PIXTRAL, {}, "float32", ["saved"]),
     "mistral3-head": (
@@ -105,7 +118,7 @@ def make_wrapper_config(name, sizes):
     vision = dict(tower)
     if cls is Qwen2VLConfig:
         vision["hidden_size"] = text["hidden_size"]
-    elif cls in (Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3_5Config, Qwen3_5MoeConfig):
+    elif cls in (Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, Qwen3_5Config, Qwen3_5MoeConfig):
         vision["out_hidden_size"] = text["hidden_size"]
     return cls(text_config=text, vision_config=vision, **around)
 
@@ -116,6 +129,10 @@ def save_wrapper(name, model, folder):
     if "memory" in layouts:
         tied = model.config.tie_word_embeddings
         tensors = {key: value.contiguous() for key, value in model.state_dict().items() if not (tied and key == "lm_head.weight")}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if "transposed" in layouts:
+        tensors = load_file(folder / "model.safetensors")
+        tensors.update({key: value.transpose(1, 2).contiguous() for key, value in tensors.items() if ".mlp.experts." in key})
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     if "flat" in layouts:
         path = folder / "config.json"

@@ -1,5 +1,6 @@
 """Vision-language checkpoints: a decoder in each wrapper, random weights, a tiny tower. Text has Transformers' perplexity (5e-5), before and
 after; the tower and the processors' files are the source's to the byte; what llmq wrote loads in Transformers with the tower as it was.
+Of a mixture of experts Transformers reads stacks alone: what is compared with it is a dense output that is stacked again.
 
     wrappers_check.py LLMQ WORK [MODEL ...]
 """
@@ -12,7 +13,7 @@ import subprocess
 import sys
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
 from make_random_models import fill
@@ -30,6 +31,13 @@ CASES = {
     "rtn": ["method=rtn", "scheme=w4a16_g32_sym", DENSE],
     "mixed": ["method=rtn", "scheme=w4a16_g32_sym", DENSE, 'overrides=[{match: "re:.*o_proj", scheme: w8a16_g32_sym}]'],
     "awq,gptq": ["method=[awq, gptq]", "scheme=w4a16_g32_sym", *SAMPLES],
+}
+# The same of a mixture, whose other method is GPTQ.
+ROUTED = 'ignore=[lm_head, "re:.*layers.1.self_attn.o_proj"]'
+ROUTED_CASES = {
+    "rtn": ["method=rtn", "scheme=w4a16_g32_sym", ROUTED],
+    "dense": ["method=rtn", "scheme=w4a16_g32_sym", ROUTED, "format=safetensors"],
+    "gptq": ["method=gptq", "scheme=w4a16_g32_sym", *SAMPLES],
 }
 TOWER = re.compile(r"(model\.)?(visual|vision_tower|multi_modal_projector)\.")
 
@@ -98,11 +106,47 @@ def check_wrapper(program, name, work):
            f"{name}: a GGUF is refused by name: {refused.stderr.strip()}")
 
 
-def check_names(name, form, output):
+def stack_experts(folder):
+    """A copy with each block's experts in two tensors, as Transformers holds them."""
+    other = f"{folder}-stacked"
+    shutil.copytree(folder, other)
+    tensors = load_file(f"{other}/model.safetensors")
+    for prefix in sorted({name.split(".experts.")[0] for name in tensors if ".mlp.experts." in name}):
+        count = sum(name.startswith(f"{prefix}.experts.") and name.endswith(".up_proj.weight") for name in tensors)
+
+        def take(linear):
+            return [tensors.pop(f"{prefix}.experts.{e}.{linear}_proj.weight") for e in range(count)]
+        tensors[f"{prefix}.experts.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(take("gate"), take("up"))])
+        tensors[f"{prefix}.experts.down_proj"] = torch.stack(take("down"))
+    save_file(tensors, f"{other}/model.safetensors", metadata={"format": "pt"})
+    return other
+
+
+def check_routed_wrapper(program, name, work):
+    source = write_source(name, work)
+    wanted = tower_of(check_text(program, name, source).state_dict())
+    ppl = {}
+    for case, settings in ROUTED_CASES.items():
+        output = f"{source}-{case}"
+        quantize(program, source, output, *settings)
+        check_copied(f"{name}, {case}", source, output)
+        ppl[case] = llmq(program, "eval-ppl", output, "--max-windows", 1)["ppl"]
+    expect(ppl["rtn"] == ppl["dense"], f"{name}: packed and dense have one perplexity: {ppl['rtn']!r}, {ppl['dense']!r}")
+    stacked = stack_experts(f"{source}-dense")
+    found = tower_of(check_text(program, f"{name}, dense and stacked again", stacked).state_dict())
+    expect(found.keys() == wanted.keys() and all(same_bits(found[key], value) for key, value in wanted.items()),
+           f"{name}: Transformers has the tower of the source, {len(found)} tensors")
+    for form, scheme in (("gptq", "w4a16_g32_sym"), ("awq", "w4a16_g32_asym")):
+        output = f"{source}-as-{form}"
+        quantize(program, source, output, "method=rtn", f"scheme={scheme}", f"format={form}", ROUTED)
+        check_copied(f"{name}, {form}", source, output)
+        check_names(name, form, output, ["layers.1.self_attn.o_proj", "layers.0.mlp.gate"],
+                    ["layers.0.self_attn.o_proj", "layers.1.mlp.experts.3.up_proj", "layers.1.mlp.experts.0.gate_proj"])
+
+
+def check_names(name, form, output, left=("layers.1.mlp.down_proj",), packed=("layers.0.mlp.down_proj", "layers.1.mlp.up_proj")):
     """The rules of vLLM (auto_gptq: re.match of `dynamic`; auto_awq: substrings) and of Transformers (quantizers_utils), on the names both have."""
     asked = json.load(open(f"{output}/config.json"))["quantization_config"]
-    left = ["layers.1.mlp.down_proj"]
-    packed = ["layers.0.mlp.down_proj", "layers.1.mlp.up_proj"]
     root = "visual" if WRAPPERS[name][0].__name__.startswith("Qwen") else "vision_tower"
 
     def is_left(full, by):
@@ -122,8 +166,8 @@ def check_names(name, form, output):
 
 def main():
     program, work = sys.argv[1:3]
-    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "mistral3", "llava", "internvl-qwen3", "gemma3-memory"):
-        check_wrapper(program, name, work)
+    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "llava", "internvl-qwen3", "gemma3-memory"):
+        (check_routed_wrapper if name.startswith("qwen3_vl_moe") else check_wrapper)(program, name, work)
     finish()
 
 

@@ -44,13 +44,15 @@ void print_tensors(const Inspection& found) {
 }
 
 // "its decoder, llama, lies under language_model.model; vision_tower and multi_modal_projector ..."
-void print_wrapper(const WrapperSpec& wrapper) {
+void print_beside(const std::optional<WrapperSpec>& wrapper, const CarriedSpec& carried) {
+  if (carried.parts.empty()) return;
   std::string parts;
-  for (const std::string& part : wrapper.parts) parts += (parts.empty() ? "" : " and ") + part;
-  print_line(
-      fmt::format("its decoder, {}, lies under {}; {} ({} tensors, {:.1f} M parameters, {}) stay as they are",
-                  wrapper.decoder, wrapper.prefix, parts, wrapper.tensors,
-                  static_cast<double>(wrapper.parameters) / 1e6, bytes_text(wrapper.bytes)));
+  for (const std::string& part : carried.parts) parts += (parts.empty() ? "" : " and ") + part;
+  const std::string decoder =
+      wrapper ? fmt::format("its decoder, {}, lies under {}; ", wrapper->decoder, wrapper->prefix) : "";
+  print_line(fmt::format("{}{} ({} tensors, {:.1f} M parameters, {}) stay as they are", decoder, parts,
+                         carried.tensors, static_cast<double>(carried.parameters) / 1e6,
+                         bytes_text(carried.bytes)));
 }
 
 void print_summary(const Inspection& found) {
@@ -61,7 +63,7 @@ void print_summary(const Inspection& found) {
   print_line(
       fmt::format("{}, {}: {:.3f} bits per weight in the linears of its blocks, {:.3f} over the whole model",
                   found.format, found.scheme, found.bits_per_weight, found.bits_per_weight_total));
-  if (found.wrapper) print_wrapper(*found.wrapper);
+  print_beside(found.wrapper, found.carried);
   if (!found.note.empty()) print_line(found.note);
   for (const LoaderVerdict& loader : found.loaders) {
     const std::string& why = loader.fits ? loader.note : loader.reason;

@@ -89,8 +89,7 @@ Json rules(const ListedModules& listed) {
   Json dynamic = Json::object();
   std::set<std::string> fused;
   const auto exactly = [&](const std::string& name) { return name_expression(name, listed.wrapper); };
-  if (listed.wrapper != nullptr)
-    for (const std::string& part : part_expressions(*listed.wrapper)) dynamic["-:" + part] = Json::object();
+  for (const std::string& part : part_expressions(listed)) dynamic["-:" + part] = Json::object();
   const auto rule = [&](const char* sign, const std::string& module, const Json& value) {
     dynamic[sign + exactly(module)] = value;
     const FusedLinear whole = fused_linear(module);

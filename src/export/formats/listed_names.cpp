@@ -20,10 +20,11 @@ std::string below_decoder(const std::string& module, const WrapperSpec& wrapper)
 }
 
 // Parts without the "model." that Transformers has before them and vLLM has not.
-std::set<std::string> part_names(const WrapperSpec& wrapper) {
+std::set<std::string> part_names(const ListedModules& listed) {
   constexpr std::string_view kModel = "model.";
   std::set<std::string> names;
-  for (const std::string& part : wrapper.parts)
+  if (listed.carried == nullptr) return names;
+  for (const std::string& part : listed.carried->parts)
     names.insert(part.starts_with(kModel) ? part.substr(kModel.size()) : part);
   return names;
 }
@@ -39,9 +40,9 @@ std::string name_expression(const std::string& module, const WrapperSpec* wrappe
          escaped(below_decoder(module, *wrapper)) + "$";
 }
 
-std::vector<std::string> part_expressions(const WrapperSpec& wrapper) {
+std::vector<std::string> part_expressions(const ListedModules& listed) {
   std::vector<std::string> patterns;
-  for (const std::string& name : part_names(wrapper))
+  for (const std::string& name : part_names(listed))
     patterns.push_back("^(?:model\\.)?" + escaped(name) + "\\.");
   return patterns;
 }
@@ -52,20 +53,19 @@ std::string compressed_target(const std::string& module, const WrapperSpec* wrap
 
 std::vector<std::string> compressed_ignore(const ListedModules& listed) {
   std::vector<std::string> names;
-  if (listed.wrapper != nullptr)
-    for (const std::string& part : part_expressions(*listed.wrapper)) names.push_back("re:" + part);
+  for (const std::string& part : part_expressions(listed)) names.push_back("re:" + part);
   for (const std::string& module : listed.dense) names.push_back(compressed_target(module, listed.wrapper));
   return names;
 }
 
 std::vector<std::string> awq_ignore(const ListedModules& listed) {
-  if (listed.wrapper == nullptr) return {listed.dense.begin(), listed.dense.end()};
   std::vector<std::string> names;
-  for (const std::string& part : part_names(*listed.wrapper)) {
+  for (const std::string& part : part_names(listed)) {
     names.push_back(part);
     names.push_back("model." + part);
   }
-  for (const std::string& module : listed.dense) names.push_back(below_decoder(module, *listed.wrapper));
+  for (const std::string& module : listed.dense)
+    names.push_back(listed.wrapper == nullptr ? module : below_decoder(module, *listed.wrapper));
   return names;
 }
 

@@ -14,18 +14,20 @@
 
 namespace llmq {
 
+struct CarriedSpec;
 struct WrapperSpec;
 
 struct ListedModules {
   std::span<const PlannedModule> packed;  // at least one
   std::span<const std::string> dense;     // linears that are not; the head may be among them
   const WrapperSpec* wrapper = nullptr;   // none: the checkpoint is a decoder alone
+  const CarriedSpec* carried = nullptr;   // none: nothing lies beside it
 };
 
 // ^model\.layers\.0\.mlp\.down_proj$, or the same behind each prefix that a wrapper's decoder may have.
 std::string name_expression(const std::string& module, const WrapperSpec* wrapper);
 // ^(?:model\.)?visual\. of each part that is carried along.
-std::vector<std::string> part_expressions(const WrapperSpec& wrapper);
+std::vector<std::string> part_expressions(const ListedModules& listed);
 
 // As compressed-tensors has them: names of a decoder alone, "re:" and an expression of a wrapper's.
 std::string compressed_target(const std::string& module, const WrapperSpec* wrapper);

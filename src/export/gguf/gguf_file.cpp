@@ -43,6 +43,14 @@ OutputTarget single(OutputTarget target) {
   return target;
 }
 
+// Where a stack of matrices is weighted, each has importance of its own.
+std::span<const float> importance_of_matrix(std::span<const float> importance, std::int64_t columns,
+                                            std::int64_t matrix) {
+  const auto width = static_cast<std::size_t>(columns);
+  return importance.size() <= width ? importance
+                                    : importance.subspan(static_cast<std::size_t>(matrix) * width, width);
+}
+
 // One tensor, a slab of rows after the other; the SHA-256 of its bytes.
 std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type,
                          std::span<const float> importance, BlockSearch search, GgufWriter& writer,
@@ -53,16 +61,18 @@ std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type
   const std::int64_t slab =  // 16 MiB of FP32 values in flight
       std::max<std::int64_t>(1, Checkpoint::kBandElements / std::max<std::int64_t>(columns, 1));
   const std::uint64_t row_bytes = ggml_row_bytes(type, columns);
+  const std::int64_t of_matrix = tensor.shape.rank() > 1 ? tensor.shape[tensor.shape.rank() - 2] : rows;
   std::vector<std::byte> bytes;
   Sha256 digest;
-  for (std::int64_t first = 0; first < rows; first += slab) {
-    const std::int64_t count = std::min(slab, rows - first);
+  for (std::int64_t first = 0, count = 0; first < rows; first += count) {
+    count = std::min({slab, rows - first, of_matrix - first % of_matrix});
     const std::vector<float> values = source.rows(index, first, count);
     bytes.resize(static_cast<std::size_t>(row_bytes) * static_cast<std::size_t>(count));
     if (type == DType::kF32)
       write_plain(values, bytes);
     else
-      quantize_ggml_rows(type, values, columns, importance, search, bytes, pool);
+      quantize_ggml_rows(type, values, columns, importance_of_matrix(importance, columns, first / of_matrix),
+                         search, bytes, pool);
     writer.append(tensor.name, bytes);
     digest.update(bytes);
   }
@@ -76,7 +86,9 @@ std::vector<float> importance_of(const Imatrix* importance, const GgufMixTensor&
                                  const std::string& file) {
   if (importance == nullptr || tensor.shape.rank() < 2) return {};
   std::vector<float> values = importance->importance(tensor.name);
-  if (values.empty() || static_cast<std::int64_t>(values.size()) == tensor.shape.back()) return values;
+  const std::int64_t matrices = tensor.shape.rank() > 2 ? tensor.shape[0] : 1;  // each has its own
+  if (values.empty() || static_cast<std::int64_t>(values.size()) == matrices * tensor.shape.back())
+    return values;
   if (tensor.name == "token_embd.weight") return {};
   fail(ErrorKind::kBadInput, {fmt::format("the importance matrix has {} values for it, and it has {} inputs",
                                           values.size(), tensor.shape.back()),
@@ -105,8 +117,10 @@ void check_gguf_destination(Io& io, const OutputTarget& target, const Path& sour
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
   const GgufFamily* const family = gguf_family(spec.family);
+  const MixtureSpec* const mixture = spec.blocks.back().mixture();
   return {family == nullptr ? GgufLarge::kNone : family->large, static_cast<int>(spec.blocks.size()),
-          spec.blocks.front().attention()->heads, spec.blocks.front().attention()->kv_heads, 0};
+          spec.blocks.front().attention()->heads, spec.blocks.front().attention()->kv_heads,
+          mixture == nullptr ? 0 : static_cast<int>(mixture->experts.size())};
 }
 
 GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request)

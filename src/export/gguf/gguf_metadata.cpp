@@ -1,5 +1,7 @@
 #include "export/gguf/gguf_metadata.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -78,8 +80,21 @@ void add_sources(const std::string& what, const std::optional<std::vector<ModelC
       metadata.set_string(fmt::format("{}{}.{}", prefix, i, key), value);
 }
 
-void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, std::uint64_t parameters,
-                 GgufMetadata& metadata) {
+// "135M"; with experts "8x7B", of which the second is what a model with one of them would have.
+std::string label_of(const ModelSpec& spec, std::uint64_t parameters) {
+  std::size_t experts = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    const MixtureSpec* const mixture = block.mixture();
+    if (mixture == nullptr) continue;
+    experts = mixture->experts.size();
+    parameters -= (experts - 1) * 3 * static_cast<std::uint64_t>(mixture->width * mixture->hidden);
+  }
+  const std::string label = size_label(parameters);
+  return experts == 0 ? label : fmt::format("{}x{}", experts, label);
+}
+
+void add_general(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, const std::string& name,
+                 std::uint64_t parameters, GgufMetadata& metadata) {
   add_sampling(io, checkpoint, metadata);
   const ModelNameParts parts = name_parts(checkpoint, name, parameters);
   const ModelCardFields card = read_model_card(io, checkpoint.path(), parameters);
@@ -94,7 +109,7 @@ void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, 
   add("finetune", parts.finetune);
   add("basename", parts.basename);
   add("description", {});
-  add("size_label", first_of(parts.size_label, size_label(parameters)));
+  add("size_label", first_of(parts.size_label, label_of(spec, parameters)));
   for (const char* key : {"license", "license.name", "license.link", "source.url", "source.doi",
                           "source.uuid", "source.repo_url"})
     add(key, {});
@@ -105,10 +120,12 @@ void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, 
 }
 
 // What check_gguf_family() lets pass has the same sizes in all blocks.
-void add_size(GgufKey key, const ModelSpec& spec, const GgufFamily& family, const GgufFileType& file_type,
-              GgufMetadata& metadata) {
+// `dense_width` is intermediate_size, which no block need have where all have experts.
+void add_size(GgufKey key, const ModelSpec& spec, std::int64_t dense_width, const GgufFamily& family,
+              const GgufFileType& file_type, GgufMetadata& metadata) {
   const RopeSpec& rope = gguf_rope(spec);
   const AttentionSpec& attention = *spec.blocks.front().attention();
+  const MixtureSpec* const mixture = spec.blocks.front().mixture();
   const auto add = [&](std::int64_t value) {
     metadata.set_u32(family.key(key), static_cast<std::uint32_t>(value));
   };
@@ -120,7 +137,7 @@ void add_size(GgufKey key, const ModelSpec& spec, const GgufFamily& family, cons
     case GgufKey::kEmbeddingLength:
       return add(spec.hidden_size);
     case GgufKey::kFeedForwardLength:
-      return add(spec.blocks.front().mlp()->width);
+      return add(mixture == nullptr ? spec.blocks.front().mlp()->width : dense_width);
     case GgufKey::kHeadCount:
       return add(attention.heads);
     case GgufKey::kKvHeadCount:
@@ -157,12 +174,22 @@ void add_size(GgufKey key, const ModelSpec& spec, const GgufFamily& family, cons
       return metadata.set_f32(family.key(key), spec.blocks.front().sublayers.front().residual_scale);
     case GgufKey::kLogitScale:
       return metadata.set_f32(family.key(key), static_cast<float>(1 / spec.final_norm.scale));
+    case GgufKey::kExpertCount:
+      return add(std::ssize(mixture->experts));
+    case GgufKey::kExpertUsedCount:
+      return add(mixture->top_k);
+    case GgufKey::kExpertWidth:
+      return add(mixture->width);
+    case GgufKey::kSharedExpertWidth:
+      return add(mixture->shared_width);
   }
 }
 
-void add_sizes(const ModelSpec& spec, const GgufFamily& family, const GgufFileType& file_type,
-               GgufMetadata& metadata) {
-  for (const GgufKey key : family.keys) add_size(key, spec, family, file_type, metadata);
+void add_sizes(const ModelSpec& spec, const Json& config, const GgufFamily& family,
+               const GgufFileType& file_type, GgufMetadata& metadata) {
+  const Json* const dense = config.find("intermediate_size");
+  const std::int64_t dense_width = dense != nullptr && dense->is_integer() ? dense->as_integer() : 0;
+  for (const GgufKey key : family.keys) add_size(key, spec, dense_width, family, file_type, metadata);
   metadata.set_u32(kVersionKey, kQuantizationVersion);
 }
 
@@ -207,8 +234,8 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
   metadata.set_string("general.architecture", family.architecture);
   add_rope_attention_factor(gguf_rope(spec), family, metadata);
   metadata.set_string("general.type", "model");
-  add_general(io, checkpoint, name, parameters, metadata);
-  add_sizes(spec, family, file_type, metadata);
+  add_general(io, checkpoint, spec, name, parameters, metadata);
+  add_sizes(spec, checkpoint.config(), family, file_type, metadata);
   add_gguf_vocabulary(io, checkpoint, spec.vocab_size, family.vocabulary, metadata);
   say_file_type(file_type, metadata);
   return metadata;

@@ -34,7 +34,7 @@ class HuggingFaceSource final : public GgufTensorSource {
     for (const BlockSpec& block : spec.blocks) add_block(block, family);
     for (RopeFactors& factors : gguf_rope_factors(gguf_rope(spec))) {
       const Shape shape{static_cast<std::int64_t>(factors.values.size())};
-      places_.push_back({std::move(factors.name), {}, shape, nullptr, 0, std::move(factors.values)});
+      places_.push_back({std::move(factors.name), shape, {}, 0, std::move(factors.values)});
     }
     std::sort(places_.begin(), places_.end(),
               [](const Place& a, const Place& b) { return gguf_tensor_before(a.name, b.name); });
@@ -43,27 +43,82 @@ class HuggingFaceSource final : public GgufTensorSource {
 
   std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const Place& place = places_[index];
-    const std::int64_t columns = place.shape.back(), all = place.shape.elements() / columns;
-    if (place.source.empty()) return place.made;
-    Lease band;
-    if (place.packed == nullptr && place.permuted_heads == 0)
-      band = checkpoint_.hold_band(checkpoint_.at(place.source), first, count);
-    if (place.packed == nullptr && place.permuted_heads != 0 && held_ != index) {
-      lease_ = checkpoint_.hold(checkpoint_.at(place.source));  // until release(): rows come in another order
-      held_ = index;
+    if (place.matrices.empty()) return place.made;
+    const std::int64_t columns = place.shape.back(),
+                       each = place.shape.elements() / columns / std::ssize(place.matrices);
+    std::vector<float> values;
+    for (const std::int64_t end = first + count; first < end;) {
+      const std::int64_t in_matrix = first % each, rows = std::min(each - in_matrix, end - first);
+      const std::vector<float> part =
+          matrix_rows(place, place.matrices[static_cast<std::size_t>(first / each)], in_matrix, rows);
+      if (rows == count) return part;
+      values.insert(values.end(), part.begin(), part.end());
+      first += rows;
     }
-    if (place.packed != nullptr && loaded_ != index) {
+    return values;
+  }
+
+  void read_ahead(std::size_t index) override {
+    for (const Matrix& matrix : places_[index].matrices)
+      if (matrix.packed != nullptr)
+        linears_.read_ahead(*matrix.packed);
+      else if (!Checkpoint::is_kept(checkpoint_.at(matrix.source)))
+        checkpoint_.read_ahead(checkpoint_.at(matrix.source));
+  }
+
+  void release(std::size_t) override {
+    lease_ = {};
+    held_ = nullptr;
+    unpacked_ = {};
+    loaded_ = nullptr;
+  }
+
+  std::uint64_t bytes_to_read(std::size_t index) const override {
+    std::uint64_t bytes = 0;
+    for (const Matrix& matrix : places_[index].matrices)
+      bytes += matrix.packed != nullptr ? linears_.bytes_to_read(*matrix.packed).all
+                                        : Checkpoint::bytes_to_read(checkpoint_.at(matrix.source));
+    return bytes;
+  }
+
+ private:
+  struct Matrix {
+    std::string source;
+    const LinearSpec* packed = nullptr;  // its values come from LinearSource
+  };
+  struct Place {
+    std::string name;
+    Shape shape;
+    std::vector<Matrix>
+        matrices;  // equally many rows of each, one behind another; none: its values are `made`
+    int permuted_heads = 0;
+    std::vector<float> made = {};
+  };
+
+  std::vector<float> matrix_rows(const Place& place, const Matrix& matrix, std::int64_t first,
+                                 std::int64_t count) {
+    const std::int64_t columns = place.shape.back(),
+                       all = place.shape.elements() / columns / std::ssize(place.matrices);
+    Lease band;
+    if (matrix.packed == nullptr && place.permuted_heads == 0)
+      band = checkpoint_.hold_band(checkpoint_.at(matrix.source), first, count);
+    if (matrix.packed == nullptr && place.permuted_heads != 0 && held_ != &matrix) {
+      lease_ =
+          checkpoint_.hold(checkpoint_.at(matrix.source));  // until release(): rows come in another order
+      held_ = &matrix;
+    }
+    if (matrix.packed != nullptr && loaded_ != &matrix) {
       ThreadPool here(1);
-      unpacked_ = linears_.weight(*place.packed, here);
-      loaded_ = index;
+      unpacked_ = linears_.weight(*matrix.packed, here);
+      loaded_ = &matrix;
     }
     std::vector<float> values(static_cast<std::size_t>(count * columns));
     const auto read = [&](std::int64_t row, std::int64_t rows, std::span<float> into) {
-      if (place.packed != nullptr)
+      if (matrix.packed != nullptr)
         std::memcpy(into.data(), unpacked_.data() + row * columns,
                     static_cast<std::size_t>(rows * columns) * sizeof(float));
       else
-        read_rows(checkpoint_.at(place.source).view, row, rows, into);
+        read_rows(checkpoint_.at(matrix.source).view, row, rows, into);
     };
     if (place.permuted_heads == 0) {
       read(first, count, values);
@@ -85,58 +140,40 @@ class HuggingFaceSource final : public GgufTensorSource {
     return values;
   }
 
-  void read_ahead(std::size_t index) override {
-    const Place& place = places_[index];
-    if (place.packed != nullptr)
-      linears_.read_ahead(*place.packed);
-    else if (!place.source.empty() && !Checkpoint::is_kept(checkpoint_.at(place.source)))
-      checkpoint_.read_ahead(checkpoint_.at(place.source));
-  }
-
-  void release(std::size_t index) override {
-    if (held_ == index) lease_ = {};
-    held_ = kNone;
-    if (loaded_ == index) unpacked_ = {};
-  }
-
-  std::uint64_t bytes_to_read(std::size_t index) const override {
-    const Place& place = places_[index];
-    if (place.packed != nullptr) return linears_.bytes_to_read(*place.packed).all;
-    return place.source.empty() ? 0 : Checkpoint::bytes_to_read(checkpoint_.at(place.source));
-  }
-
- private:
-  struct Place {
-    std::string name, source;  // an empty source: its values are `made`
-    Shape shape;
-    const LinearSpec* packed = nullptr;  // its values come from LinearSource
-    int permuted_heads = 0;
-    std::vector<float> made = {};
-  };
-
   void add(std::string name, const std::string& source, const Shape& shape, int heads = 0,
            const LinearSpec* packed = nullptr) {
-    places_.push_back({std::move(name), source, shape, packed, heads, {}});
+    places_.push_back({std::move(name), shape, {{source, packed}}, heads, {}});
+  }
+
+  void add_linear(const LinearSpec& linear, const GgufFamily& family, std::size_t first_of_block) {
+    const int heads = family.turns_neighbours ? linear.rope_heads : 0;
+    const std::string &weight = linear.weight.tensor, &bias = linear.bias.tensor;
+    const LinearSpec* const packed =
+        linears_.is_packed(linear.module) || !checkpoint_.at(weight).in_order() ? &linear : nullptr;
+    std::string name = gguf_name(family, weight);
+    const auto stack = std::find_if(places_.begin() + static_cast<std::ptrdiff_t>(first_of_block),
+                                    places_.end(), [&](const Place& place) { return place.name == name; });
+    if (stack != places_.end()) {
+      stack->matrices.push_back({weight, packed});
+      stack->shape = {std::ssize(stack->matrices), linear.out_features, linear.in_features};
+      return;
+    }
+    add(std::move(name), weight, {linear.out_features, linear.in_features}, heads, packed);
+    if (linear.has_bias()) add(gguf_name(family, bias), bias, Shape{linear.out_features}, heads);
   }
 
   void add_block(const BlockSpec& block, const GgufFamily& family) {
+    const std::size_t first = places_.size();
     for (const NormSpec& norm : block.norms)
       add(gguf_name(family, norm.gain.tensor), norm.gain.tensor, Shape{norm.width});
-    for (const LinearSpec& linear : block.linears) {
-      const int heads = family.turns_neighbours ? linear.rope_heads : 0;
-      const std::string &weight = linear.weight.tensor, &bias = linear.bias.tensor;
-      add(gguf_name(family, weight), weight, {linear.out_features, linear.in_features}, heads,
-          linears_.is_packed(linear.module) || !checkpoint_.at(weight).in_order() ? &linear : nullptr);
-      if (linear.has_bias()) add(gguf_name(family, bias), bias, Shape{linear.out_features}, heads);
-    }
+    for (const LinearSpec& linear : block.linears) add_linear(linear, family, first);
   }
 
   const Checkpoint& checkpoint_;
   LinearSource linears_;
   std::vector<Place> places_;
   ZeroedNumbers<float> unpacked_;
-  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  std::size_t loaded_ = kNone, held_ = kNone;
+  const Matrix *loaded_ = nullptr, *held_ = nullptr;  // whose values are `unpacked_`, whose bytes are leased
   Lease lease_;
 };
 
@@ -184,7 +221,9 @@ class GgufSource final : public GgufTensorSource {
 bool computes_silu(const ModelSpec& spec) {
   return std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
     const MlpSpec* const mlp = block.mlp();
-    return mlp == nullptr || mlp->activation == Activation::kSilu;
+    const MixtureSpec* const mixture = block.mixture();
+    return (mlp == nullptr || mlp->activation == Activation::kSilu) &&
+           (mixture == nullptr || mixture->activation == Activation::kSilu);
   });
 }
 
@@ -196,6 +235,21 @@ void check_heads(const ModelSpec& spec, const GgufFamily& family, const std::str
     refuse(file, "head_dim",
            fmt::format("GGUF's {} models have heads that make up the hidden size {}, not {}",
                        family.architecture, spec.hidden_size, attention->inner_width()));
+}
+
+// llama.cpp knows by the architecture which blocks have experts, and what their weights sum to.
+void check_experts(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  for (const BlockSpec& block : spec.blocks) {
+    const MixtureSpec* const mixture = block.mixture();
+    const std::string_view name = family.architecture;
+    if ((mixture != nullptr) != (family.experts != GgufExperts::kNone))
+      refuse(file, block.prefix, fmt::format("GGUF's {} models have experts in every block", name));
+    if (mixture == nullptr) continue;
+    if (const bool sums = family.experts == GgufExperts::kSumToOne; mixture->normalized != sums)
+      refuse(file, "norm_topk_prob",
+             fmt::format("llama.cpp's {} {} the weights of a row's experts by their sum", name,
+                         sums ? "always divides" : "never divides"));
+  }
 }
 
 }  // namespace
@@ -219,6 +273,7 @@ const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& fi
   if (auto [where, why] = refused_gguf_rope(gguf_rope(spec), *family); !why.empty())
     refuse(file, std::move(where), std::move(why));
   check_heads(spec, *family, file);
+  check_experts(spec, *family, file);
   for (const BlockSpec& block : spec.blocks) {
     if (block.pages.window != 0 && family->window == GgufWindow::kNone)
       refuse(file, "sliding_window", fmt::format("GGUF's {} models have no sliding windows", name));

@@ -57,7 +57,7 @@ MixPart part_of(const std::string& name) {
 
 bool is_rounded(const GgufMixTensor& tensor) {
   return tensor.shape.rank() >= 2 && tensor.name.ends_with("weight") && !holds(tensor.name, "_norm.weight") &&
-         !holds(tensor.name, "ffn_gate_inp.weight");
+         !holds(tensor.name, "ffn_gate_inp.weight") && !holds(tensor.name, "ffn_gate_inp_shexp.weight");
 }
 
 // "blk.17.attn_q.weight" -> 17; -1 for tensors outside blocks.

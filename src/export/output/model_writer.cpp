@@ -95,7 +95,7 @@ std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
 
 Json config_of(const PackedFormatRow& row, std::span<const PlannedModule> modules,
                const std::vector<std::string>& dense, const ModelSpec& spec) {
-  return row.config({modules, dense, spec.wrapper ? &*spec.wrapper : nullptr});
+  return row.config({modules, dense, spec.wrapper ? &*spec.wrapper : nullptr, &spec.carried});
 }
 
 // Neither the files being read are replaced nor their directory added to: a model directory holds one model.

@@ -25,7 +25,6 @@ struct Family {
   void (*read)(ConfigFields& config, std::int64_t layers, ModelSpec& spec);
   const GgufFamily* gguf = nullptr;  // model/gguf/gguf_family.h; null: neither read from GGUF nor written so
   FindSlabs find_slabs = nullptr;    // null: it stacks no matrices
-  const char* beside = nullptr;      // a module that may lie beside the decoder, and is carried along
 };
 
 // All that are known; the first of equals counts.

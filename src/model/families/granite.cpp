@@ -76,18 +76,58 @@ constexpr std::array<GgufKey, 16> kGraniteKeys{
     GgufKey::kAttentionScale,    GgufKey::kEmbeddingScale, GgufKey::kResidualScale,
     GgufKey::kLogitScale};
 
-void add_granite_gguf(const GgufHeader& header, Json& config) {
-  for (const auto& [key, stored] : {std::pair{"attention_multiplier", "granite.attention.scale"},
-                                    {"embedding_multiplier", "granite.embedding_scale"},
-                                    {"residual_multiplier", "granite.residual_scale"},
-                                    {"logits_scaling", "granite.logit_scale"}}) {
+void add_granite_multipliers(const GgufHeader& header, const std::string& architecture, Json& config) {
+  for (const auto& [key, name] : {std::pair{"attention_multiplier", ".attention.scale"},
+                                  {"embedding_multiplier", ".embedding_scale"},
+                                  {"residual_multiplier", ".residual_scale"},
+                                  {"logits_scaling", ".logit_scale"}}) {
+    const std::string stored = architecture + name;
     const auto value = header.find_number(stored);
     if (!value) bad_gguf(header, stored, "is missing");
     config[key] = *value;
   }
+}
+
+void add_granite_gguf(const GgufHeader& header, Json& config) {
+  add_granite_multipliers(header, "granite", config);
   config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
   config["mlp_bias"] = has_gguf_biases(header, {"ffn_gate", "ffn_up", "ffn_down"});
 }
+
+constexpr std::array<GgufKey, 18> kGraniteMoeKeys{
+    GgufKey::kBlockCount,        GgufKey::kContextLength,     GgufKey::kEmbeddingLength,
+    GgufKey::kFeedForwardLength, GgufKey::kHeadCount,         GgufKey::kKvHeadCount,
+    GgufKey::kRopeScaling,       GgufKey::kFrequencyBase,     GgufKey::kNormEpsilon,
+    GgufKey::kExpertCount,       GgufKey::kExpertUsedCount,   GgufKey::kFileType,
+    GgufKey::kVocabularySize,    GgufKey::kTurningDimensions, GgufKey::kAttentionScale,
+    GgufKey::kEmbeddingScale,    GgufKey::kResidualScale,     GgufKey::kLogitScale};
+
+constexpr std::array<GgufName, 10> kGraniteMoeNames{
+    {{"attn_norm", "input_layernorm"},
+     {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
+     {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
+     {"attn_v", "self_attn.v_proj"},
+     {"attn_output", "self_attn.o_proj"},
+     {"ffn_norm", "post_attention_layernorm"},
+     {"ffn_gate_inp", "block_sparse_moe.router.layer"},
+     {"ffn_gate_exps", "block_sparse_moe.experts.*.gate_proj"},
+     {"ffn_up_exps", "block_sparse_moe.experts.*.up_proj"},
+     {"ffn_down_exps", "block_sparse_moe.experts.*.down_proj"}}};
+
+void add_granitemoe_gguf(const GgufHeader& header, Json& config) {
+  add_granite_multipliers(header, "granitemoe", config);
+  add_gguf_experts(header, "num_local_experts", config);
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+}
+
+constexpr GgufFamily kGraniteMoeGguf = {.architecture = "granitemoe",
+                                        .names = {"model.layers", kLlamaModelNames, kGraniteMoeNames},
+                                        .keys = kGraniteMoeKeys,
+                                        .turns_neighbours = true,
+                                        .output_biases = true,
+                                        .experts = GgufExperts::kSumToOne,
+                                        .vocabulary = kLlamaVocabulary,
+                                        .add_config = add_granitemoe_gguf};
 
 constexpr GgufFamily kGraniteGguf = {.architecture = "granite",
                                      .names = kLlamaNames,
@@ -100,7 +140,7 @@ constexpr GgufFamily kGraniteGguf = {.architecture = "granite",
 }  // namespace
 
 extern const Family kGraniteFamily = {"granite", "GraniteForCausalLM", false, read_granite, &kGraniteGguf};
-extern const Family kGraniteMoeFamily = {"granitemoe", "GraniteMoeForCausalLM", false, read_granitemoe,
-                                         nullptr,      find_granite_experts};
+extern const Family kGraniteMoeFamily = {"granitemoe",    "GraniteMoeForCausalLM", false,
+                                         read_granitemoe, &kGraniteMoeGguf,        find_granite_experts};
 
 }  // namespace llmq

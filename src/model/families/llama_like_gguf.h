@@ -25,6 +25,28 @@ inline constexpr std::array<GgufName, 11> kLlamaBlockNames{
 
 inline constexpr GgufNames kLlamaNames{"model.layers", kLlamaModelNames, kLlamaBlockNames};
 
+// A block with a mixture of experts where Llama has its MLP, under the names that most families have; and the
+// expert of all rows.
+inline constexpr std::array<GgufName, 16> kMixtureBlockNames{
+    {{"attn_norm", "input_layernorm"},
+     {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
+     {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
+     {"attn_v", "self_attn.v_proj"},
+     {"attn_output", "self_attn.o_proj"},
+     {"attn_q_norm", "self_attn.q_norm"},
+     {"attn_k_norm", "self_attn.k_norm"},
+     {"ffn_norm", "post_attention_layernorm"},
+     {"ffn_gate_inp", "mlp.gate"},
+     {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+     {"ffn_up_exps", "mlp.experts.*.up_proj"},
+     {"ffn_down_exps", "mlp.experts.*.down_proj"},
+     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+     {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+     {"ffn_down_shexp", "mlp.shared_expert.down_proj"}}};
+
+inline constexpr GgufNames kMixtureNames{"model.layers", kLlamaModelNames, kMixtureBlockNames};
+
 // What the converter writes of every model that has no order of its own.
 inline constexpr std::array<GgufKey, 11> kQwen3Keys{
     GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,

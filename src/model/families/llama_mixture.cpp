@@ -11,14 +11,20 @@ namespace {
 constexpr IntegerRange kExpertsRange{1, 1 << 12};
 
 // Transformers 5 writes the one or the other, whatever the family's own name is.
+constexpr const char* kCounts[] = {"num_local_experts", "num_experts", "n_routed_experts"};
+
+const char* count_key(ConfigFields& config) {
+  for (const char* const key : kCounts)
+    if (config.find(key) != nullptr) return key;
+  return kCounts[1];
+}
+
 std::int64_t expert_count(ConfigFields& config, std::int64_t absent) {
-  const bool local = config.find("num_local_experts") != nullptr;
-  const char* const key = local ? "num_local_experts" : "num_experts";
+  const char* const key = count_key(config);
   const std::int64_t experts = config.integer(key, kExpertsRange, absent);
-  if (local && config.find("num_experts") != nullptr &&
-      config.integer("num_experts", kExpertsRange) != experts)
-    config.bad("num_experts", fmt::format("differs from num_local_experts {}", experts),
-               "remove one of them");
+  for (const char* const other : kCounts)
+    if (config.find(other) != nullptr && config.integer(other, kExpertsRange) != experts)
+      config.bad(other, fmt::format("differs from {} {}", key, experts), "remove one of them");
   return experts;
 }
 
@@ -69,9 +75,8 @@ void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t exper
   mixture.experts = expert_count(config, experts);
   const std::int64_t blocks = std::count(mixture.blocks.begin(), mixture.blocks.end(), true);
   if (mixture.experts * blocks > tensors)
-    config.bad(config.find("num_experts") != nullptr ? "num_experts" : "num_local_experts",
-               fmt::format("is {} in {} blocks, but the checkpoint has {} tensors in all", mixture.experts,
-                           blocks, tensors));
+    config.bad(count_key(config), fmt::format("is {} in {} blocks, but the checkpoint has {} tensors in all",
+                                              mixture.experts, blocks, tensors));
   mixture.top_k = static_cast<int>(config.integer(kTopK, kExpertsRange, top_k));
   if (mixture.top_k > mixture.experts)
     config.bad(kTopK, fmt::format("is {}, and there are {} experts", mixture.top_k, mixture.experts));
@@ -109,15 +114,21 @@ MixtureSpec mixture_of(const LlamaMixture& mixture, BlockBuilder& builder, std::
   spec.hidden = hidden, spec.width = mixture.width, spec.shared_width = mixture.shared_width;
   spec.top_k = mixture.top_k, spec.normalized = mixture.normalized,
   spec.activation = mixture.activation.value_or(activation);
+  spec.score = mixture.score, spec.groups = mixture.groups, spec.kept_groups = mixture.kept_groups;
+  spec.weight_scale = mixture.weight_scale;
   spec.input = builder.site("x_mlp", hidden);
   spec.router = builder.linear(mixture.names.router, spec.input, {mixture.experts}, mixture.biases);
   builder.never_quantized(spec.router);
+  if (mixture.names.correction != nullptr)
+    spec.correction = builder.host_tensor(mixture.names.correction, {mixture.experts});
   for (std::int64_t e = 0; e < mixture.experts; ++e)
     spec.experts.push_back(expert_of(mixture, fmt::format("{}.{}", mixture.names.experts, e),
                                      fmt::format("x_down.{}", e), mixture.width, spec, builder));
   if (mixture.shared_width == 0) return spec;
-  spec.shared = expert_of(mixture, "mlp.shared_expert", "x_down.shared", mixture.shared_width, spec, builder);
-  spec.shared_gate = builder.linear("mlp.shared_expert_gate", spec.input, {1}, false);
+  spec.shared =
+      expert_of(mixture, mixture.names.shared, "x_down.shared", mixture.shared_width, spec, builder);
+  if (mixture.names.shared_gate == nullptr) return spec;
+  spec.shared_gate = builder.linear(mixture.names.shared_gate, spec.input, {1}, false);
   builder.never_quantized(*spec.shared_gate);
   return spec;
 }

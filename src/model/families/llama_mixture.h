@@ -15,6 +15,9 @@ struct MixtureNames {  // below a block
   const char* router = "mlp.gate";
   const char* experts = "mlp.experts";
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";  // of an expert
+  const char* shared = "mlp.shared_expert";
+  const char* shared_gate = "mlp.shared_expert_gate";  // null: the shared expert counts as it is
+  const char* correction = nullptr;                    // null: experts are chosen by their scores alone
 };
 
 struct LlamaMixture {
@@ -22,16 +25,20 @@ struct LlamaMixture {
   std::int64_t experts = 0;
   int top_k = 0;
   bool normalized = false;
+  RouterScore score = RouterScore::kSoftmax;
+  int groups = 1, kept_groups = 1;
+  double weight_scale = 1;
   bool biases = false;                       // of the router and of all experts
   std::optional<Activation> activation;      // of experts, where it is another than the model's
-  std::int64_t width = 0, shared_width = 0;  // the shared expert has a gate of one row; 0: there is none
+  std::int64_t width = 0, shared_width = 0;  // 0: there is no shared expert
   std::vector<bool> blocks;                  // which of them; the others have an MLP
 };
 
 // Which blocks have one: where mlp_only_layers and decoder_sparse_step have it, as Qwen counts.
 std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec);
-// num_experts or num_local_experts, and num_experts_per_tok, with these defaults. No more experts in `blocks`
-// than a checkpoint of so many tensors can hold; keys that only training reads are passed over.
+// num_experts, num_local_experts or n_routed_experts, and num_experts_per_tok, with these defaults. No more
+// experts in `blocks` than a checkpoint of so many tensors can hold; keys that only training reads are passed
+// over.
 void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
                   LlamaMixture& mixture);
 // The mixture of Qwen's families: blocks by mlp_only_layers and decoder_sparse_step, moe_intermediate_size

@@ -1,6 +1,8 @@
 // Mixtral: Mistral with a mixture of experts in every block, under names of its own; the weights of a row's
 // experts always sum to 1. Source: Transformers' configuration_mixtral and modeling_mixtral.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -24,8 +26,41 @@ void read_mixtral(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufName, 10> kMixtralBlockNames{
+    {{"attn_norm", "input_layernorm"},
+     {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
+     {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
+     {"attn_v", "self_attn.v_proj"},
+     {"attn_output", "self_attn.o_proj"},
+     {"ffn_norm", "post_attention_layernorm"},
+     {"ffn_gate_inp", "block_sparse_moe.gate"},
+     {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
+     {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
+     {"ffn_down_exps", "block_sparse_moe.experts.*.w2"}}};
+
+// Llama's, with the experts among them.
+constexpr std::array<GgufKey, 15> kMixtralKeys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength,  GgufKey::kEmbeddingLength,  GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,    GgufKey::kRopeScaling,      GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kExpertCount,    GgufKey::kExpertUsedCount,  GgufKey::kUnusualKeyLength,
+    GgufKey::kFileType,    GgufKey::kVocabularySize, GgufKey::kTurningDimensions};
+
+void add_mixtral_gguf(const GgufHeader& header, Json& config) {
+  add_gguf_experts(header, "num_local_experts", config);
+  config["sliding_window"] = nullptr;
+}
+
+constexpr GgufFamily kMixtralGguf = {.architecture = "llama",
+                                     .names = {"model.layers", kLlamaModelNames, kMixtralBlockNames},
+                                     .keys = kMixtralKeys,
+                                     .turns_neighbours = true,
+                                     .large = GgufLarge::kSharedKeys,
+                                     .experts = GgufExperts::kSumToOne,
+                                     .vocabulary = kLlamaVocabulary,
+                                     .add_config = add_mixtral_gguf};
+
 }  // namespace
 
-extern const Family kMixtralFamily = {"mixtral", "MixtralForCausalLM", false, read_mixtral};
+extern const Family kMixtralFamily = {"mixtral", "MixtralForCausalLM", false, read_mixtral, &kMixtralGguf};
 
 }  // namespace llmq

@@ -1,6 +1,8 @@
 // OLMoE: Llama with a mixture of experts in every block, and an RMS norm over all heads of q at once, another
 // over all of k. Source: Transformers' configuration_olmoe and modeling_olmoe.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -21,9 +23,27 @@ void read_olmoe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufKey, 13> kOlmoeKeys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,   GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kExpertCount,   GgufKey::kExpertUsedCount, GgufKey::kUnusualKeyLength,
+    GgufKey::kFileType};
+
+void add_olmoe_gguf(const GgufHeader& header, Json& config) {
+  add_gguf_experts(header, "num_experts", config);
+  config["norm_topk_prob"] = false;
+  config["attention_bias"] = false;
+}
+
+constexpr GgufFamily kOlmoeGguf = {.architecture = "olmoe",
+                                   .names = kMixtureNames,
+                                   .keys = kOlmoeKeys,
+                                   .experts = GgufExperts::kAsTheyAre,
+                                   .add_config = add_olmoe_gguf};
+
 }  // namespace
 
-extern const Family kOlmoeFamily = {"olmoe", "OlmoeForCausalLM",  false, read_olmoe,
-                                    nullptr, find_stacked_experts};
+extern const Family kOlmoeFamily = {"olmoe",    "OlmoeForCausalLM", false,
+                                    read_olmoe, &kOlmoeGguf,        find_stacked_experts};
 
 }  // namespace llmq

@@ -2,6 +2,8 @@
 // row passes, weighed by a gate of its own. Source: Transformers' configuration_qwen2_moe and
 // modeling_qwen2_moe.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -19,9 +21,30 @@ void read_qwen2_moe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec)
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufKey, 15> kQwen2MoeKeys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength,  GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,   GgufKey::kRopeScaling,      GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kExpertCount,   GgufKey::kExpertUsedCount,  GgufKey::kUnusualKeyLength,
+    GgufKey::kFileType,    GgufKey::kExpertWidth,   GgufKey::kSharedExpertWidth};
+
+void add_qwen2_moe_gguf(const GgufHeader& header, Json& config) {
+  add_gguf_experts(header, "num_experts", config);
+  config["moe_intermediate_size"] = gguf_size(header, "qwen2moe.expert_feed_forward_length");
+  config["shared_expert_intermediate_size"] = gguf_size(header, "qwen2moe.expert_shared_feed_forward_length");
+  config["norm_topk_prob"] = false;
+  config["use_sliding_window"] = false;
+  config["qkv_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v"});
+}
+
+constexpr GgufFamily kQwen2MoeGguf = {.architecture = "qwen2moe",
+                                      .names = kMixtureNames,
+                                      .keys = kQwen2MoeKeys,
+                                      .experts = GgufExperts::kAsTheyAre,
+                                      .add_config = add_qwen2_moe_gguf};
+
 }  // namespace
 
-extern const Family kQwen2MoeFamily = {"qwen2_moe", "Qwen2MoeForCausalLM", false, read_qwen2_moe,
-                                       nullptr,     find_stacked_experts};
+extern const Family kQwen2MoeFamily = {"qwen2_moe",    "Qwen2MoeForCausalLM", false,
+                                       read_qwen2_moe, &kQwen2MoeGguf,        find_stacked_experts};
 
 }  // namespace llmq

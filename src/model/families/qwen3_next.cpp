@@ -11,11 +11,10 @@
 namespace llmq {
 namespace {
 
-constexpr const char* kMtp = "mtp";
 constexpr RopeDefaults kQuarterTurns{.theta = 10000, .partial = true, .share = 0.25};
 
 // What all of them have but the rope, and linears of the delta net where they are stored so.
-LlamaTraits read_hybrid(ConfigFields& config, bool grouped, const ModelSpec& spec, const LlamaSizes& sizes) {
+LlamaTraits read_hybrid(ConfigFields& config, bool grouped, const LlamaSizes& sizes, ModelSpec& spec) {
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.norm_offset = 1;
@@ -23,6 +22,7 @@ LlamaTraits read_hybrid(ConfigFields& config, bool grouped, const ModelSpec& spe
   traits.gated_attention = true;
   traits.delta = read_delta(config, spec);
   traits.delta->grouped = grouped;
+  spec.carried.parts = {"mtp"};
   config.require_neutral("mlp_bias", false);
   config.require_neutral("attn_output_gate", true);
   config.require_neutral("output_gate_type", "swish");
@@ -37,7 +37,7 @@ LlamaTraits read_hybrid(ConfigFields& config, bool grouped, const ModelSpec& spe
 void read_qwen3_next(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, tensors, {32768, 2, 256, 1e-6, 5632}, spec);
   spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim, kQuarterTurns)};
-  LlamaTraits traits = read_hybrid(config, true, spec, sizes);
+  LlamaTraits traits = read_hybrid(config, true, sizes, spec);
   LlamaMixture& mixture = traits.mixture.emplace();
   mixture.blocks = read_sparse_blocks(config, spec);
   read_experts(config, tensors, 512, 10, mixture);
@@ -50,13 +50,13 @@ void read_qwen3_next(ConfigFields& config, std::int64_t tensors, ModelSpec& spec
 void read_qwen3_5_text(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, tensors, {32768, 4, 256}, spec);
   spec.ropes = {read_sectioned_rope(config, spec.max_position, sizes.head_dim, kQuarterTurns)};
-  fill_llama(sizes, read_hybrid(config, false, spec, sizes), spec);
+  fill_llama(sizes, read_hybrid(config, false, sizes, spec), spec);
 }
 
 void read_qwen3_5_moe_text(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, tensors, {32768, 2, 256, 1e-6, 1}, spec);
   spec.ropes = {read_sectioned_rope(config, spec.max_position, sizes.head_dim, kQuarterTurns)};
-  LlamaTraits traits = read_hybrid(config, false, spec, sizes);
+  LlamaTraits traits = read_hybrid(config, false, sizes, spec);
   LlamaMixture& mixture = traits.mixture.emplace();
   mixture.blocks.assign(spec.blocks.size(), true);
   read_experts(config, tensors, 256, 8, mixture);
@@ -75,15 +75,10 @@ std::optional<SlabNames> find_decoders_experts(const Json& config, const std::st
 }  // namespace
 
 extern const Family kQwen3NextFamily = {"qwen3_next", "Qwen3NextForCausalLM", false, read_qwen3_next,
-                                        nullptr,      find_decoders_experts,  kMtp};
-extern const Family kQwen35Text = {
-    "qwen3_5_text", "Qwen3_5ForCausalLM", false, read_qwen3_5_text, nullptr, nullptr, kMtp};
-extern const Family kQwen35MoeText = {"qwen3_5_moe_text",
-                                      "Qwen3_5MoeForCausalLM",
-                                      false,
-                                      read_qwen3_5_moe_text,
-                                      nullptr,
-                                      find_decoders_experts,
-                                      kMtp};
+                                        nullptr,      find_decoders_experts};
+extern const Family kQwen35Text = {"qwen3_5_text", "Qwen3_5ForCausalLM", false, read_qwen3_5_text};
+extern const Family kQwen35MoeText = {
+    "qwen3_5_moe_text",   "Qwen3_5MoeForCausalLM", false, read_qwen3_5_moe_text, nullptr,
+    find_decoders_experts};
 
 }  // namespace llmq

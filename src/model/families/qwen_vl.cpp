@@ -1,10 +1,13 @@
-// The decoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, with text only.
+// The decoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and its mixture of experts, with text only.
 //
 // Their rope has a position in time, in height and in width, and sections of a head's angles that turn by
 // each. A text token has one position, three times, so that every angle turns by it and the sections, whether
 // one behind another or interleaved, do nothing: it is plain rope. Qwen3-VL adds what the tower saw to the
 // first blocks (deepstack), and only at places of an image. Source: Transformers' modeling_qwen2_vl,
-// modeling_qwen2_5_vl and modeling_qwen3_vl.
+// modeling_qwen2_5_vl, modeling_qwen3_vl and modeling_qwen3_vl_moe.
+//
+// Qwen3-VL's experts are stacked, as published each the transpose of what others have: [experts, hidden, gate
+// and up] and [experts, width, hidden]. Transformers 5 may save them as others are; shapes tell which it is.
 #include <fmt/format.h>
 
 #include "model/families/llama_like.h"
@@ -68,6 +71,28 @@ void read_qwen3_vl(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+void read_qwen3_vl_moe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
+  const LlamaSizes sizes = read_llama_sizes(config, tensors, {128000, 16, 0}, spec);
+  spec.ropes = {read_sectioned_rope(config, spec.max_position, sizes.head_dim, {.theta = 5e5})};
+  LlamaTraits traits;
+  traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
+  traits.query_key_norm = true;
+  config.require_neutral("mlp_bias", false);
+  config.require_neutral("norm_topk_prob", true);  // of the class, whatever a config says
+  traits.mixture = read_qwen_mixture(config, tensors, spec, 60, 4, 1408);
+  traits.mixture->normalized = true;
+  fill_llama(sizes, traits, spec);
+}
+
+std::optional<SlabNames> find_turned_experts(const Json& config, const std::string& tensor) {
+  std::optional<SlabNames> found = find_stacked_experts(config, tensor);
+  const Json* const text = found ? config.find("text_config") : nullptr;
+  if (text == nullptr) return found;
+  const Json* const columns = text->find(found->further.empty() ? "moe_intermediate_size" : "hidden_size");
+  if (columns != nullptr && columns->is_integer()) found->columns = columns->as_integer();
+  return found;
+}
+
 }  // namespace
 
 RopeSpec read_sectioned_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
@@ -83,6 +108,8 @@ RopeSpec read_sectioned_rope(ConfigFields& config, std::int64_t max_position, st
   return read_rope(fields, max_position, head_dim, defaults);
 }
 
+extern const Family kQwen3VlMoeText = {"qwen3_vl_moe_text", "",      false,
+                                       read_qwen3_vl_moe,   nullptr, find_turned_experts};
 extern const Family kQwen2VlText = {"qwen2_vl_text", "", false, read_qwen2_vl};
 extern const Family kQwen25VlText = {"qwen2_5_vl_text", "", false, read_qwen2_vl};
 extern const Family kQwen3VlText = {"qwen3_vl_text", "", false, read_qwen3_vl};

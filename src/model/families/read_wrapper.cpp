@@ -123,32 +123,20 @@ std::int64_t tower_depth(ConfigFields& config) {
   return fields.integer(key, kLayersRange, 0);
 }
 
-// Whether there is a tensor of it. `depth`: how many blocks it has; 0: as many as there are.
-bool find_part(const Checkpoint& checkpoint, const std::string& part, std::int64_t depth,
-               WrapperSpec& around) {
-  const std::size_t before = around.parts.size();
-  for (const std::string& place : {part, "model." + part}) {
-    const auto tensors = tensors_under(checkpoint, place);
-    if (tensors.empty()) continue;
-    around.parts.push_back(place);
-    around.tensors += static_cast<std::int64_t>(tensors.size());
-    for (const StoredTensor& tensor : tensors) {
-      around.bytes += tensor.view.bytes();
-      around.parameters += tensor.view.shape.elements();
-    }
-    check_whole(checkpoint, place, depth);
-  }
-  return around.parts.size() != before;
-}
-
 void find_parts(const Checkpoint& checkpoint, const Wrapper& wrapper, std::int64_t depth,
-                WrapperSpec& around) {
-  for (const char* const part : wrapper.parts)
-    if (!find_part(checkpoint, part, depth, around))
+                CarriedSpec& carried) {
+  for (const char* const part : wrapper.parts) {
+    const std::size_t before = carried.parts.size();
+    for (const std::string& place : {std::string(part), "model." + std::string(part)}) {
+      if (tensors_under(checkpoint, place).empty()) continue;
+      carried.parts.push_back(place);
+      check_whole(checkpoint, place, depth);
+    }
+    if (carried.parts.size() == before)
       refuse_parts(checkpoint, part,
                    fmt::format("a {} has this part, and no tensor of it is stored", wrapper.model_type),
                    "is the download complete?");
-  for (const char* const part : wrapper.optional_parts) find_part(checkpoint, part, 0, around);
+  }
 }
 
 // What Transformers' class has where a text_config leaves a size out, as LLaVA 1.5's does.
@@ -206,12 +194,20 @@ bool read_text(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigField
 
 }  // namespace
 
-void carry_beside(const Checkpoint& checkpoint, const Family& family, ModelSpec& spec) {
-  if (family.beside == nullptr) return;
-  WrapperSpec around;
-  around.decoder = family.model_type;
-  around.prefix = "model";
-  if (find_part(checkpoint, family.beside, 0, around)) spec.wrapper = std::move(around);
+void find_carried(const Checkpoint& checkpoint, CarriedSpec& carried) {
+  std::vector<std::string> found;
+  for (const std::string& part : carried.parts) {
+    const auto tensors = tensors_under(checkpoint, part);
+    if (tensors.empty()) continue;
+    found.push_back(part);
+    check_whole(checkpoint, part, 0);
+    carried.tensors += static_cast<std::int64_t>(tensors.size());
+    for (const StoredTensor& tensor : tensors) {
+      carried.parameters += tensor.view.shape.elements();
+      carried.bytes += tensor.view.bytes();
+    }
+  }
+  carried.parts = std::move(found);
 }
 
 bool read_wrapper(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigFields& config,
@@ -226,7 +222,8 @@ bool read_wrapper(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigFi
   put_under(around.prefix, spec);
   const auto stored = [&](const char* head) { return !tensors_under(checkpoint, head).empty(); };
   if (stored("language_model.lm_head")) spec.head_module = "language_model.lm_head";
-  find_parts(checkpoint, wrapper, depth, around);
+  find_parts(checkpoint, wrapper, depth, spec.carried);
+  find_carried(checkpoint, spec.carried);
   if (!wrapper.ties_without_head) return tied;
   const Json* const said = config.find("tie_word_embeddings");
   return !stored(spec.head_module.c_str()) && (said == nullptr || tied);

@@ -19,8 +19,7 @@ struct Wrapper {
       decoders;  // what text_config.model_type may be; the first where it is absent
   // Modules beside the decoder, which may lie below "model." as well.
   std::span<const char* const> parts;
-  std::span<const char* const> optional_parts = {};  // the same, which a checkpoint may lack
-  std::span<const char* const> image_keys;           // of config.json, which act where there is an image
+  std::span<const char* const> image_keys;  // of config.json, which act where there is an image
   bool flat = false;  // without a text_config the decoder's keys stand beside vision_config
   // A head that is stored is the model's whatever the config says, and without one it is tied: of classes
   // that tie unless they are told otherwise, around decoders whose configs say that they do not.
@@ -32,8 +31,8 @@ const Wrapper* find_wrapper(std::string_view model_type);  // null: it is none
 // That of a wrapper's config.json, null where it says none that is known. For who opens its tensors.
 const Family* wrapped_family(const Wrapper& wrapper, const Json& config);
 
-// Notes what lies beside a decoder that is the whole checkpoint otherwise (Family::beside).
-void carry_beside(const Checkpoint& checkpoint, const Family& family, ModelSpec& spec);
+// What lies in the parts, of which those without a tensor are dropped. Error(kBadInput) where one is not whole.
+void find_carried(const Checkpoint& checkpoint, CarriedSpec& carried);
 
 // Fills `spec` as read_decoder() does, under the names that the checkpoint has; returns whether its head is
 // tied. Errors: kBadInput where parts are missing or incomplete, kUnsupported for a decoder or a key that is

@@ -7,7 +7,7 @@
 namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kQwen2VlText, kQwen25VlText,
-    kQwen3VlText, kQwen35Text, kQwen35MoeText, kGemma3Family;
+    kQwen3VlText, kQwen3VlMoeText, kQwen35Text, kQwen35MoeText, kGemma3Family;
 
 namespace {
 
@@ -30,12 +30,12 @@ constexpr const char* kGemmaImageKeys[] = {"image_token_index",   "image_token_i
                                            "eoi_token_index",     "boi_token_id",   "eoi_token_id",
                                            "mm_tokens_per_image", "vision_config"};
 constexpr const char* kVisual[] = {"visual"};
-constexpr const char* kMtpParts[] = {"mtp"};
 constexpr const char* kTowerAndProjector[] = {"vision_tower", "multi_modal_projector"};
 
 constexpr const Family* kOfQwen2Vl[] = {&kQwen2VlText};
 constexpr const Family* kOfQwen25Vl[] = {&kQwen25VlText};
 constexpr const Family* kOfQwen3Vl[] = {&kQwen3VlText};
+constexpr const Family* kOfQwen3VlMoe[] = {&kQwen3VlMoeText};
 constexpr const Family* kOfQwen35[] = {&kQwen35Text};
 constexpr const Family* kOfQwen35Moe[] = {&kQwen35MoeText};
 constexpr const Family* kOfMistral3[] = {&kMistralFamily};
@@ -60,17 +60,21 @@ constexpr Wrapper kQwen3Vl = {.model_type = "qwen3_vl",
                               .decoders = kOfQwen3Vl,
                               .parts = kVisual,
                               .image_keys = kQwenImageKeys};
+constexpr Wrapper kQwen3VlMoe = {.model_type = "qwen3_vl_moe",
+                                 .architecture = "Qwen3VLMoeForConditionalGeneration",
+                                 .decoders = kOfQwen3VlMoe,
+                                 .parts = kVisual,
+                                 .image_keys = kQwenImageKeys,
+                                 .ties_without_head = true};
 constexpr Wrapper kQwen35 = {.model_type = "qwen3_5",
                              .architecture = "Qwen3_5ForConditionalGeneration",
                              .decoders = kOfQwen35,
                              .parts = kVisual,
-                             .optional_parts = kMtpParts,
                              .image_keys = kQwenImageKeys};
 constexpr Wrapper kQwen35Moe = {.model_type = "qwen3_5_moe",
                                 .architecture = "Qwen3_5MoeForConditionalGeneration",
                                 .decoders = kOfQwen35Moe,
                                 .parts = kVisual,
-                                .optional_parts = kMtpParts,
                                 .image_keys = kQwenImageKeys};
 constexpr Wrapper kMistral3 = {.model_type = "mistral3",
                                .architecture = "Mistral3ForConditionalGeneration",
@@ -100,8 +104,8 @@ constexpr Wrapper kGemma3 = {.model_type = "gemma3",
 }  // namespace
 
 std::span<const Wrapper* const> wrappers() {
-  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,  &kQwen25Vl, &kQwen3Vl,  &kQwen35, &kQwen35Moe,
-                                            &kMistral3, &kLlava,    &kInternVl, &kGemma3};
+  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,   &kQwen25Vl, &kQwen3Vl, &kQwen3VlMoe, &kQwen35,
+                                            &kQwen35Moe, &kMistral3, &kLlava,   &kInternVl,   &kGemma3};
   return kAll;
 }
 

@@ -51,15 +51,27 @@ std::string_view text_of(GgufKey key) {
       return "residual_scale";
     case GgufKey::kLogitScale:
       return "logit_scale";
+    case GgufKey::kExpertCount:
+      return "expert_count";
+    case GgufKey::kExpertUsedCount:
+      return "expert_used_count";
+    case GgufKey::kExpertWidth:
+      return "expert_feed_forward_length";
+    case GgufKey::kSharedExpertWidth:
+      return "expert_shared_feed_forward_length";
   }
   return {};
 }
 
-// "llama, qwen2 and qwen3"; of those alone that read windows, if `windowed`.
-std::string architectures(bool windowed) {
+bool any_family(const GgufFamily&) { return true; }
+bool reads_windows(const GgufFamily& family) { return family.window != GgufWindow::kNone; }
+bool reads_experts(const GgufFamily& family) { return family.experts != GgufExperts::kNone; }
+
+// "llama, qwen2 and qwen3" of those families that are meant.
+std::string architectures(bool (*meant)(const GgufFamily& family)) {
   std::vector<std::string_view> names;
   for (const Family* family : families())
-    if (family->gguf != nullptr && (!windowed || family->gguf->window != GgufWindow::kNone) &&
+    if (family->gguf != nullptr && meant(*family->gguf) &&
         std::find(names.begin(), names.end(), family->gguf->architecture) == names.end())
       names.emplace_back(family->gguf->architecture);
   std::string text;
@@ -81,18 +93,27 @@ std::string GgufFamily::key(GgufKey key) const { return fmt::format("{}.{}", arc
 const Family& family_of_gguf(const GgufHeader& header) {
   const std::string architecture(header.string("general.architecture"));
   const bool windowed = gguf_window(header) > 0;
-  bool known = false;
+  const std::string experts_key = architecture + ".expert_count";
+  const std::int64_t experts = header.find_integer(experts_key).value_or(0);
+  bool known = false, known_experts = false;
   for (const Family* family : families()) {
     if (family->gguf == nullptr || architecture != family->gguf->architecture) continue;
-    if (reads(*family->gguf, windowed)) return *family;
     known = true;
+    if (reads_experts(*family->gguf) != (experts != 0)) continue;
+    if (reads(*family->gguf, windowed)) return *family;
+    known_experts = true;
   }
+  if (known && !known_experts)
+    unsupported_gguf(
+        header, experts_key,
+        fmt::format("is {}; mixtures of experts are read of {}, and nothing else of some of them", experts,
+                    architectures(reads_experts)));
   if (known)
     unsupported_gguf(header, architecture + ".attention.sliding_window",
-                     fmt::format("sliding windows are read for {} only", architectures(true)));
+                     fmt::format("sliding windows are read for {} only", architectures(reads_windows)));
   unsupported_gguf(header, "general.architecture",
                    fmt::format("architecture \"{}\" is not read from GGUF; {} are",
-                               architecture.substr(0, 64), architectures(false)));
+                               architecture.substr(0, 64), architectures(any_family)));
 }
 
 const GgufFamily* gguf_family(std::string_view model_type) {

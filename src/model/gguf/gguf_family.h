@@ -18,8 +18,10 @@ namespace llmq {
 struct GgufName {
   // Rows of what are heads that rope turns, as many as there are of queries or of keys.
   enum class Heads : std::uint8_t { kNone, kQuery, kKey };
-  std::string_view gguf;          // "attn_q", behind "blk.<i>." in a block
-  std::string_view hugging_face;  // "self_attn.q_proj", behind "<blocks>.<i>." in a block
+  std::string_view gguf;  // "attn_q", behind "blk.<i>." in a block
+  // "self_attn.q_proj", behind "<blocks>.<i>." in a block. With a '*' for a number: GGUF has one tensor of
+  // all these matrices, in rising order.
+  std::string_view hugging_face;
   Heads heads = Heads::kNone;
 };
 
@@ -49,8 +51,16 @@ enum class GgufKey : std::uint8_t {
   kAttentionScale,     // attention.scale, of the products of queries and keys
   kEmbeddingScale,
   kResidualScale,
-  kLogitScale  // what the logits are divided by
+  kLogitScale,  // what the logits are divided by
+  kExpertCount,
+  kExpertUsedCount,
+  kExpertWidth,       // expert_feed_forward_length
+  kSharedExpertWidth  // expert_shared_feed_forward_length
 };
+
+// Of a mixture of experts in every block: what llama.cpp makes of the weights of a row's experts, which no
+// key says.
+enum class GgufExperts : std::uint8_t { kNone, kSumToOne, kAsTheyAre };
 
 enum class GgufWindow : std::uint8_t {
   kNone,     // models with a window cannot be said
@@ -84,6 +94,7 @@ struct GgufFamily {
   GgufWindow window = GgufWindow::kNone;
   GgufScaling scaling = GgufScaling::kKeys;
   GgufLarge large = GgufLarge::kNone;
+  GgufExperts experts = GgufExperts::kNone;
   GgufVocabulary vocabulary = {};
   // Adds to config.json the keys that not every family has, from the metadata.
   void (*add_config)(const GgufHeader& header, Json& config) = nullptr;
@@ -92,8 +103,8 @@ struct GgufFamily {
   std::string key(GgufKey key) const;  // "llama.block_count"
 };
 
-// By general.architecture and whether there is a sliding window; its `gguf` is there. Error(kUnsupported)
-// naming the architectures that are read.
+// By general.architecture, and whether there are experts and a sliding window; its `gguf` is there.
+// Error(kUnsupported) naming the architectures that are read.
 const Family& family_of_gguf(const GgufHeader& header);
 
 // Of the family of this name; nullptr: it is neither read from GGUF nor written as such.

@@ -44,6 +44,12 @@ const GgufTensor* find_gguf_tensor(const GgufHeader& header, std::string_view na
   return found == header.tensors.end() ? nullptr : &*found;
 }
 
+void add_gguf_experts(const GgufHeader& header, const char* count, Json& config) {
+  const std::string architecture(header.string("general.architecture"));
+  config[count] = gguf_size(header, architecture + ".expert_count");
+  config["num_experts_per_tok"] = gguf_size(header, architecture + ".expert_used_count");
+}
+
 bool has_gguf_biases(const GgufHeader& header, std::initializer_list<const char*> stems) {
   std::size_t present = 0;
   for (const char* stem : stems)

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "io/gguf.h"
 
 namespace llmq {
@@ -19,6 +20,9 @@ std::int64_t gguf_size(const GgufHeader& header, const std::string& key);
 std::int64_t gguf_window(const GgufHeader& header);
 
 const GgufTensor* find_gguf_tensor(const GgufHeader& header, std::string_view name);
+
+// expert_count and expert_used_count as config.json has them; the first under the family's own name.
+void add_gguf_experts(const GgufHeader& header, const char* count, Json& config);
 
 // Whether the linears of a kind have biases: all of these in block 0 or none.
 bool has_gguf_biases(const GgufHeader& header, std::initializer_list<const char*> stems);

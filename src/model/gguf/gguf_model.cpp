@@ -19,6 +19,7 @@ namespace {
 struct Sizes {
   std::int64_t layers = 0, hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0, context = 0;
   std::int64_t turning = 0;  // channels of a head that rope turns
+  std::int64_t experts = 0;
 };
 
 Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
@@ -45,6 +46,7 @@ Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
              fmt::format("a head of {} values cannot be rotated in pairs", sizes.head_dim));
   if (optional(value_length, sizes.head_dim) != sizes.head_dim)
     unsupported_gguf(header, value_length, "differs from the key length");
+  if (family.has(GgufKey::kExpertCount)) sizes.experts = required(GgufKey::kExpertCount);
   sizes.turning = optional(turning, sizes.head_dim);
   if (sizes.turning != sizes.head_dim && !family.partial_rope)
     unsupported_gguf(header, turning,
@@ -66,9 +68,6 @@ double turning_share(const Sizes& sizes) {
 // Keys that would change the mathematics and that no config of these families carries.
 void refuse_unknown_mathematics(const GgufHeader& header, const GgufFamily& family) {
   const std::string arch = family.architecture;
-  if (const auto experts = header.find_integer(arch + ".expert_count"); experts && *experts != 0)
-    unsupported_gguf(header, arch + ".expert_count",
-                     fmt::format("is {}; mixtures of experts are not read from GGUF", *experts));
   if (const auto type = header.find_string("general.type"); type && *type != "model")
     bad_gguf(header, "general.type", fmt::format("is \"{}\"; the file holds no model", type->substr(0, 64)));
   if (const auto count = header.find_integer("split.count"); count && *count > 1)
@@ -81,7 +80,8 @@ void refuse_unknown_mathematics(const GgufHeader& header, const GgufFamily& fami
   };
   for (const char* key :
        {".logit_scale", ".embedding_scale", ".residual_scale", ".attention.scale", ".attn_logit_softcapping",
-        ".final_logit_softcapping", ".attention.clamp_kqv", ".attention.max_alibi_bias"})
+        ".final_logit_softcapping", ".attention.clamp_kqv", ".attention.max_alibi_bias",
+        ".expert_gating_func", ".expert_weights_scale", ".expert_group_count"})
     if (const auto value = header.find_number(arch + key);
         value && *value != 0.0 && *value != 1.0 && !knows(arch + key))
       unsupported_gguf(header, arch + key, fmt::format("is {}; models with it are not read", *value));
@@ -93,18 +93,38 @@ bool is_rope_factors(const GgufFamily& family, std::string_view name) {
                                                      : name == kRopeFactorsName;
 }
 
-NamedGgufTensor translate(const GgufHeader& header, std::size_t index, const GgufFamily& family,
-                          const Sizes& sizes) {
+void add_stack(const GgufTensor& tensor, std::size_t index, const std::string& name,
+               std::vector<NamedGgufTensor>& into) {
+  const std::size_t star = name.find('*');
+  const std::int64_t count = tensor.shape[0];
+  for (std::int64_t i = 0; i < count; ++i)
+    into.push_back({name.substr(0, star) + std::to_string(i) + name.substr(star + 1), index, 0,
+                    Shape{tensor.shape[1], tensor.shape[2]},
+                    static_cast<std::uint64_t>(i) * (tensor.bytes / static_cast<std::uint64_t>(count))});
+}
+
+void translate(const GgufHeader& header, std::size_t index, const GgufFamily& family, const Sizes& sizes,
+               std::vector<NamedGgufTensor>& into) {
   const GgufTensor& tensor = header.tensors[index];
   const bool parameter = tensor.name.ends_with(".weight") || tensor.name.ends_with(".bias");
   const TranslatedName translated =
       parameter ? hugging_face_name(family, tensor.name, sizes.layers) : TranslatedName();
-  NamedGgufTensor result{translated.name, index, 0};
-  if (result.name.empty())
+  if (translated.name.empty())
     unsupported_gguf(
         header, tensor.name,
         fmt::format("no tensor of a {} model of {} blocks has this name", family.architecture, sizes.layers));
-  if (!family.turns_neighbours || translated.heads == GgufName::Heads::kNone) return result;
+  if (translated.name.find('*') != std::string::npos) {
+    if (tensor.shape.rank() != 3 || tensor.shape[0] != sizes.experts)
+      bad_gguf(header, tensor.name,
+               fmt::format("its shape {} is not that of a matrix for each of {} experts", tensor.shape.text(),
+                           sizes.experts));
+    return add_stack(tensor, index, translated.name, into);
+  }
+  NamedGgufTensor& result = into.emplace_back(NamedGgufTensor{translated.name, index, 0});
+  // The gate of a shared expert is a matrix of one row, which older files have as a vector.
+  if (tensor.shape.rank() == 1 && tensor.name.ends_with("_inp_shexp.weight"))
+    result.shape = Shape{1, tensor.shape[0]};
+  if (!family.turns_neighbours || translated.heads == GgufName::Heads::kNone) return;
   result.permuted_heads =
       static_cast<int>(translated.heads == GgufName::Heads::kQuery ? sizes.heads : sizes.kv_heads);
   const std::int64_t rows = tensor.shape.rank() == 0 ? 1 : tensor.shape[0];
@@ -112,7 +132,6 @@ NamedGgufTensor translate(const GgufHeader& header, std::size_t index, const Ggu
     bad_gguf(header, tensor.name,
              fmt::format("its shape {} is not {} heads of {} rows", tensor.shape.text(),
                          result.permuted_heads, sizes.head_dim));
-  return result;
 }
 
 // The type the checkpoint's matrices have, or would have had before they were quantized.
@@ -181,7 +200,7 @@ GgufReading read_gguf_model(const GgufHeader& header, std::span<const std::byte>
   model.config = build_config(header, bytes, family, sizes);
   for (std::size_t index = 0; index < header.tensors.size(); ++index)
     if (!is_rope_factors(*family.gguf, header.tensors[index].name))
-      model.tensors.push_back(translate(header, index, *family.gguf, sizes));
+      translate(header, index, *family.gguf, sizes, model.tensors);
   return model;
 }
 

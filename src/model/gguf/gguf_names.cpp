@@ -42,6 +42,17 @@ std::pair<std::string_view, std::string_view> stem_and_suffix(std::string_view n
   return {name, {}};
 }
 
+// "mlp.experts.7.up_proj" is of "mlp.experts.*.up_proj".
+bool is_of(std::string_view stem, std::string_view row) {
+  const std::size_t star = row.find('*');
+  if (star == std::string_view::npos) return stem == row;
+  const std::string_view before = row.substr(0, star), behind = row.substr(star + 1);
+  if (stem.size() <= before.size() + behind.size() || !stem.starts_with(before) || !stem.ends_with(behind))
+    return false;
+  const std::string_view number = stem.substr(star, stem.size() - before.size() - behind.size());
+  return number.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 }  // namespace
 
 std::string gguf_name(const GgufFamily& family, std::string_view hugging_face) {
@@ -54,7 +65,7 @@ std::string gguf_name(const GgufFamily& family, std::string_view hugging_face) {
   const std::size_t dot = stem.find('.');
   if (dot == std::string_view::npos) return {};
   for (const GgufName& row : family.names.of_block)
-    if (row.hugging_face == stem.substr(dot + 1))
+    if (is_of(stem.substr(dot + 1), row.hugging_face))
       return fmt::format("{}{}.{}{}", kBlocks, stem.substr(0, dot), row.gguf, suffix);
   return {};
 }

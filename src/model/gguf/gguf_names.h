@@ -14,7 +14,7 @@ namespace llmq {
 std::string gguf_name(const GgufFamily& family, std::string_view hugging_face);
 
 struct TranslatedName {
-  std::string name;
+  std::string name;  // with a '*' for the number of a matrix, where it is a stack of them
   GgufName::Heads heads = GgufName::Heads::kNone;  // that its rows are
 };
 // "blk.3.attn_q.weight" turned back; empty where it is no name of the first `layers` blocks.

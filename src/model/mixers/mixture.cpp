@@ -99,7 +99,9 @@ class MixtureRun {
 RoutedRows route_rows(Backend& backend, const BlockWeights& weights, const MixtureSpec& spec,
                       const TensorView& x) {
   return route(host_answer(backend, weights, spec.router, x),
-               {static_cast<std::int64_t>(spec.experts.size()), spec.top_k, spec.normalized},
+               {static_cast<std::int64_t>(spec.experts.size()), spec.top_k, spec.normalized, spec.score,
+                spec.correction ? weights.on_host(*spec.correction) : std::span<const float>(), spec.groups,
+                spec.kept_groups, spec.weight_scale},
                backend.workers());
 }
 

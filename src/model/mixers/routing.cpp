@@ -11,16 +11,38 @@ struct Choice {
   float weight = 0;
 };
 
-// The top_k of one row, from the greatest on.
-void choose_experts(std::span<const float> logits, const Routing& routing, std::span<Choice> chosen) {
-  std::vector<bool> taken(logits.size());
-  for (Choice& choice : chosen) {
-    std::size_t best = logits.size();
-    for (std::size_t e = 0; e < logits.size(); ++e)
-      if (!taken[e] && (best == logits.size() || logits[e] > logits[best])) best = e;
+// The `count` greatest of those that are free, from the greatest on, each to take(place); of equal ones the
+// first.
+template <class Take>
+void take_greatest(std::span<const float> values, std::size_t count, std::vector<bool>& taken,
+                   const Take& take) {
+  for (std::size_t n = 0; n < count; ++n) {
+    std::size_t best = values.size();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!taken[i] && (best == values.size() || values[i] > values[best])) best = i;
     taken[best] = true;
-    choice.expert = static_cast<std::int32_t>(best);
+    take(best);
   }
+}
+
+// Experts of groups that are not kept count as taken.
+void leave_groups(std::span<const float> scores, const Routing& routing, std::vector<bool>& taken) {
+  const auto groups = static_cast<std::size_t>(routing.groups), each = scores.size() / groups;
+  std::vector<float> sums;
+  for (std::size_t group = 0; group < groups; ++group) {
+    std::vector<bool> counted(each);
+    const std::span<const float> own = scores.subspan(group * each, each);
+    float sum = 0;
+    take_greatest(own, 2, counted, [&](std::size_t best) { sum += own[best]; });
+    sums.push_back(sum);
+  }
+  std::vector<bool> kept(groups);
+  take_greatest(sums, static_cast<std::size_t>(routing.kept_groups), kept, [](std::size_t) {});
+  for (std::size_t e = 0; e < scores.size(); ++e) taken[e] = !kept[e / each];
+}
+
+// What softmax(logits) gives those chosen.
+void weigh_by_softmax(std::span<const float> logits, const Routing& routing, std::span<Choice> chosen) {
   const double greatest = logits[static_cast<std::size_t>(chosen.front().expert)];
   const auto power = [&](std::size_t e) { return std::exp(static_cast<double>(logits[e]) - greatest); };
   double sum = 0;
@@ -29,7 +51,32 @@ void choose_experts(std::span<const float> logits, const Routing& routing, std::
   else
     for (std::size_t e = 0; e < logits.size(); ++e) sum += power(e);
   for (Choice& choice : chosen)
-    choice.weight = static_cast<float>(power(static_cast<std::size_t>(choice.expert)) / sum);
+    choice.weight =
+        static_cast<float>(power(static_cast<std::size_t>(choice.expert)) / sum * routing.weight_scale);
+}
+
+void weigh_by_scores(std::span<const float> scores, const Routing& routing, std::span<Choice> chosen) {
+  constexpr double kAboveZero = 1e-20;  // of Transformers and vLLM: a sum of scores that are all 0
+  double sum = 0;
+  for (const Choice& choice : chosen) sum += scores[static_cast<std::size_t>(choice.expert)];
+  const double factor = routing.normalized ? routing.weight_scale / (sum + kAboveZero) : routing.weight_scale;
+  for (Choice& choice : chosen)
+    choice.weight = static_cast<float>(factor * scores[static_cast<std::size_t>(choice.expert)]);
+}
+
+// The top_k of one row, from the greatest on.
+void choose_experts(std::span<const float> logits, const Routing& routing, std::span<Choice> chosen) {
+  const bool by_sigmoid = routing.score == RouterScore::kSigmoid;
+  const std::vector<float> scores = by_sigmoid ? sigmoids(logits) : std::vector<float>();
+  std::vector<float> corrected = scores;
+  for (std::size_t e = 0; e < routing.correction.size(); ++e) corrected[e] += routing.correction[e];
+  const std::span<const float> compared = by_sigmoid ? std::span<const float>(corrected) : logits;
+  std::vector<bool> taken(logits.size());
+  if (routing.groups > 1) leave_groups(compared, routing, taken);
+  std::size_t next = 0;
+  take_greatest(compared, chosen.size(), taken,
+                [&](std::size_t best) { chosen[next++].expert = static_cast<std::int32_t>(best); });
+  by_sigmoid ? weigh_by_scores(scores, routing, chosen) : weigh_by_softmax(logits, routing, chosen);
 }
 
 }  // namespace

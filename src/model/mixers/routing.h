@@ -1,6 +1,8 @@
-// Which experts a row goes to, and by how much each counts: softmax over the router's answer, in FP64 on the
-// host, rounded to FP32 once.
+// Which experts a row goes to, and by how much each counts: softmax over the router's answer, or the sigmoid
+// of each, in FP64 on the host.
 //
+// Softmax is rounded to FP32 once. Sigmoids are rounded before a correction is added to choose by: a choice
+// is then that of Transformers, which computes both in FP32. A group counts by its two best together.
 // Of equal ones the lower expert is the greater; a row's experts and their weights depend on that row alone.
 // A NaN is never greater than anything, so that a damaged row chooses some experts and gives NaN.
 // Cost: one exponential for each expert and row, and top_k looks at each.
@@ -10,13 +12,20 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "model/block_spec.h"
 
 namespace llmq {
 
+// As MixtureSpec has it. Of more groups than one each has two experts at least, and those that are kept have
+// top_k together.
 struct Routing {
   std::int64_t experts = 0;
   int top_k = 0;
-  bool normalized = false;  // the weights of a row's experts are divided by their sum
+  bool normalized = false;
+  RouterScore score = RouterScore::kSoftmax;
+  std::span<const float> correction = {};  // [experts]; of sigmoids alone
+  int groups = 1, kept_groups = 1;
+  double weight_scale = 1;
 };
 
 // Rows by the expert they go to: those of expert e are [first[e], first[e + 1]) of `rows`, rising, each with

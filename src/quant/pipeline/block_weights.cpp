@@ -26,8 +26,7 @@ BlockWeights load_written_block(Backend& backend, const QuantizeRun& run, const 
     weights.norms[i] =
         load_norm(backend, norm, source_of(norm.gain.tensor).tensor(norm.gain.tensor, allow), bias);
   }
-  for (std::size_t i = 0; i < structure.tensors.size(); ++i)
-    weights.tensors[i] = load_mixer_tensor(backend, run.source, structure.tensors[i], allow);
+  load_mixer_tensors(backend, run.source, structure, allow, weights);
   return weights;
 }
 

@@ -144,9 +144,6 @@ double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t con
                            costs.flops_per_second, calls(sizes.spec), machine);
 }
 
-// Of a wrapper's tower and what goes with it, which no token of a text reads.
-std::uint64_t carried_bytes(const ModelSpec& spec) { return spec.wrapper ? spec.wrapper->bytes : 0; }
-
 // A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes
 // in the compute type, INT8 codes as bytes and E4M3 as BF16.
 StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const QuantScheme* packed,
@@ -156,7 +153,7 @@ StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const Qua
   StepCosts costs;
   costs.flops_per_second = machine.bfloat16_flops;
   if (!machine.measured) {
-    const std::uint64_t unread = sizes.embedding_bytes + carried_bytes(sizes.spec);
+    const std::uint64_t unread = sizes.embedding_bytes + sizes.spec.carried.bytes;
     costs.weight_bytes = scheme.weight_bytes - std::min(scheme.weight_bytes, unread);
     const double faster = float8 ? machine.float8_flops : low ? machine.int8_flops : 0;
     if (faster > 0) costs.flops_per_second = faster;
@@ -216,9 +213,8 @@ SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& check
       return result;
     }
   }
-  const std::int64_t carried = spec.wrapper ? spec.wrapper->parameters : 0;
-  result.bits_per_weight =
-      8 * static_cast<double>(result.weight_bytes) / static_cast<double>(spec.parameters() + carried);
+  result.bits_per_weight = 8 * static_cast<double>(result.weight_bytes) /
+                           static_cast<double>(spec.parameters() + spec.carried.parameters);
   return result;
 }
 
@@ -286,7 +282,7 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
   result.budget = request.budget != 0 ? request.budget : machine.memory_bytes;
   choose_kv_cache(request, checkpoint, result);
   result.kv_bytes_per_token = spec.kv_bytes(result.kv_cache.type);
-  result.carried_bytes = carried_bytes(spec);
+  result.carried_bytes = spec.carried.bytes;
   std::vector<std::optional<QuantScheme>> packed(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     SchemeEstimate scheme = sizes_of(io, names[i], checkpoint, spec, request, packed[i]);

@@ -169,7 +169,7 @@ std::uint64_t held_bytes(const Checkpoint& checkpoint, const ModelSpec& spec,
   if (!checkpoint.holds_in_memory()) return 0;
   std::uint64_t kept = 0, largest = embedding_bytes(checkpoint.at(spec.embedding.tensor), count(embedded));
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    const std::uint64_t bytes = tensor.view.bytes(),
+    const std::uint64_t bytes = tensor.stored_bytes(),
                         each = bytes / std::max<std::uint64_t>(count(tensor.view.shape.elements()), 1);
     if (Checkpoint::is_kept(tensor)) kept += round_up(bytes, kIoBlock) + kIoBlock;
     largest = std::max(largest, whole.count(tensor.name) != 0

@@ -88,8 +88,8 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
       chosen.push_back({&linear, request});
     }
   const bool head_ignored = any(ignore, "lm_head"), head_targeted = any(targets, "lm_head");
-  if (spec.wrapper)  // what is never looked at may be named, as recipes for other tools have to
-    for (const std::string& part : spec.wrapper->parts) any(ignore, part), any(ignore, part + ".0");
+  // What is never looked at may be named, as recipes for other tools have to.
+  for (const std::string& part : spec.carried.parts) any(ignore, part), any(ignore, part + ".0");
   if (!spec.tied_head && !head_ignored && !head_targeted && targets.empty())
     plan.warnings.push_back(
         "lm_head stays as it is: this version quantizes the linears of the decoder blocks");

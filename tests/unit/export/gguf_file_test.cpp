@@ -14,6 +14,7 @@
 #include "export/output/published_output.h"
 #include "io/digest_cache.h"
 #include "io/gguf_rows.h"
+#include "model/gguf/gguf_fields.h"
 #include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
 #include "model/open_checkpoint.h"
@@ -126,7 +127,8 @@ INSTANTIATE_TEST_SUITE_P(Families, GgufRoundTrip,
                          ::testing::Values("llama-default", "llama-linear-biases", "llama-yarn",
                                            "llama-tied-head-only", "mistral-window", "mistral-head-dim",
                                            "qwen2-yarn", "qwen3", "phi3-longrope", "phi3-window", "olmo2",
-                                           "granite", "granite-biases", "seed_oss"),
+                                           "granite", "granite-biases", "seed_oss", "qwen3_moe", "qwen2_moe",
+                                           "mixtral", "olmoe", "granitemoe", "granitemoe-biases"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -140,6 +142,10 @@ TEST(GgufFile, RefusesWhatTheArchitectureDoesNotCompute) {
                                    {"qwen2-window", "sliding"},
                                    {"olmo2-biases", "llama.cpp's olmo2 has no place for this bias"},
                                    {"seed_oss-biases", "llama.cpp's seed_oss has no place for this bias"},
+                                   {"qwen3_moe-dense-block", "qwen3moe always divides the weights"},
+                                   {"qwen2_moe-step", "qwen2moe models have experts in every block"},
+                                   {"olmoe-biases", "olmoe never divides the weights"},
+                                   {"mixtral-window", "llama models have no sliding windows"},
                                    {"opt", "family opt are not written as GGUF"}})
     expect_refusal(ErrorKind::kUnsupported, part, [&, model = name] {
       to_gguf(system_io(), golden_model(directory, model), directory / "m.gguf", "f32");
@@ -252,6 +258,57 @@ TEST(GgufFile, SaysWhatGraniteIs) {
   EXPECT_EQ(file.header.number("granite.logit_scale"), static_cast<double>(2.9f))
       << "what divides, not its inverse";
   EXPECT_EQ(file.header.number("granite.attention.scale"), static_cast<double>(0.23f));
+}
+
+// As llama.cpp's conversion/qwen.py, in its order; a stack for each kind of an expert's linears.
+TEST(GgufFile, SaysWhatAMixtureIs) {
+  TemporaryDirectory directory;
+  to_gguf(system_io(), golden_model(directory, "qwen2_moe"), directory / "m.gguf", "f16");
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  EXPECT_EQ(keys_of(file.header, "qwen2moe."),
+            "block_count context_length embedding_length feed_forward_length attention.head_count "
+            "attention.head_count_kv rope.freq_base attention.layer_norm_rms_epsilon expert_count "
+            "expert_used_count expert_feed_forward_length expert_shared_feed_forward_length ");
+  EXPECT_EQ(file.header.integer("qwen2moe.feed_forward_length"), 40);  // which no block has
+  EXPECT_EQ(file.header.integer("qwen2moe.expert_feed_forward_length"), 24);
+  EXPECT_EQ(file.header.integer("qwen2moe.expert_shared_feed_forward_length"), 40);
+  const GgufTensor& up = *find_gguf_tensor(file.header, "blk.1.ffn_up_exps.weight");
+  EXPECT_EQ(up.shape, (Shape{6, 24, 32}));
+  EXPECT_EQ(up.dtype, DType::kF16);
+  EXPECT_EQ(find_gguf_tensor(file.header, "blk.1.ffn_down_exps.weight")->shape, (Shape{6, 32, 24}));
+  for (const char* const router : {"blk.0.ffn_gate_inp.weight", "blk.0.ffn_gate_inp_shexp.weight"})
+    EXPECT_EQ(find_gguf_tensor(file.header, router)->dtype, DType::kF32) << router;
+}
+
+// Stacks of experts in Q4_0; `odd`: an expert whose importance is not that of the others.
+std::string weighted_stack(int odd) {
+  const TemporaryDirectory directory;
+  const Checkpoint checkpoint = open_checkpoint(system_io(), golden_model(directory, "qwen3_moe"));
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  GgufRequest request;
+  request.target = {directory / "m.gguf", true};
+  request.file_type = find_gguf_file_type("q4_0");
+  request.weighted = true;
+  Imatrix imatrix;
+  ImatrixEntry& entry = imatrix.entries["blk.0.ffn_up_exps.weight"];
+  entry = {std::vector<float>(6 * 32, 1.0f), std::vector<float>(6, 1.0f)};
+  if (odd >= 0)
+    for (std::size_t c = 0; c < 32; ++c)
+      entry.sums[static_cast<std::size_t>(odd) * 32 + c] = c < 3 ? 500 : 1e-3f;
+  GgufOutput output(system_io(), checkpoint, spec, request);
+  ThreadPool pool(2);
+  output.publish(output.write(&imatrix, pool));
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  const GgufTensor& up = *find_gguf_tensor(file.header, "blk.0.ffn_up_exps.weight");
+  return directory.read("m.gguf").substr(up.offset, up.bytes);
+}
+
+TEST(GgufFile, EachExpertHasItsOwnImportance) {
+  const std::string all = weighted_stack(-1), odd = weighted_stack(4);
+  ASSERT_EQ(all.size(), 6u * 24 * 18);
+  const std::size_t each = all.size() / 6;
+  for (std::size_t expert = 0; expert < 6; ++expert)
+    EXPECT_EQ(all.substr(expert * each, each) != odd.substr(expert * each, each), expert == 4) << expert;
 }
 
 TEST(GgufFile, RefusesASecondRope) {
@@ -454,6 +511,13 @@ TEST(GgufNames, TranslateBothWaysAndRowsToo) {
   EXPECT_EQ(hugging_face_name(llama, "blk.3.attn_output.bias").name, "model.layers.3.self_attn.o_proj.bias");
   EXPECT_EQ(hugging_face_name(llama, "blk.03.attn_output.bias").name, "");
   EXPECT_EQ(hugging_face_name(phi3, "blk.3.ffn_up.weight").name, "model.layers.3.mlp.gate_up_proj.weight");
+  const GgufFamily& mixtral = *gguf_family("mixtral");
+  EXPECT_EQ(gguf_name(mixtral, "model.layers.2.block_sparse_moe.experts.11.w3.weight"),
+            "blk.2.ffn_up_exps.weight");
+  EXPECT_EQ(gguf_name(mixtral, "model.layers.2.block_sparse_moe.experts.w3.weight"), "");
+  EXPECT_EQ(gguf_name(mixtral, "model.layers.2.block_sparse_moe.experts.1a.w3.weight"), "");
+  EXPECT_EQ(hugging_face_name(mixtral, "blk.2.ffn_up_exps.weight").name,
+            "model.layers.2.block_sparse_moe.experts.*.w3.weight");
   EXPECT_EQ(permuted_row(1, 8, 2), 2);
   for (std::int64_t row = 0; row < 48; ++row) EXPECT_EQ(permuted_row(source_row(row, 48, 3), 48, 3), row);
 }

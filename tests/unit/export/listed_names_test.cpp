@@ -20,8 +20,11 @@ constexpr const char* kDecoders[] = {"model", "model.language_model", "language_
 WrapperSpec wrapper_under(const std::string& prefix) {
   WrapperSpec wrapper;
   wrapper.prefix = prefix;
-  wrapper.parts = {prefix == "model.language_model" ? "model.visual" : "visual"};
   return wrapper;
+}
+
+CarriedSpec tower_in(const std::string& prefix) {
+  return {{prefix == "model.language_model" ? "model.visual" : "visual"}};
 }
 
 bool any_fits(const std::vector<std::string>& patterns, const std::string& name) {
@@ -40,8 +43,9 @@ TEST(ListedNames, OfADecoderAloneAreTheCheckpoints) {
 TEST(ListedNames, OfAWrapperFitEachProgramsName) {
   for (const char* const stored : kDecoders) {
     const WrapperSpec wrapper = wrapper_under(stored);
+    const CarriedSpec tower = tower_in(stored);
     const std::vector<std::string> dense = {stored + std::string(".layers.1.mlp.down_proj"), "lm_head"};
-    const std::vector<std::string> ignore = compressed_ignore({{}, dense, &wrapper});
+    const std::vector<std::string> ignore = compressed_ignore({{}, dense, &wrapper, &tower});
     for (const char* const decoder : kDecoders) {
       const std::string layers = decoder + std::string(".layers.");
       EXPECT_TRUE(any_fits(ignore, layers + "1.mlp.down_proj")) << stored << " as " << decoder;
@@ -53,25 +57,40 @@ TEST(ListedNames, OfAWrapperFitEachProgramsName) {
          {"visual.blocks.0.attn.qkv", "model.visual.merger.mlp.0", "lm_head", "language_model.lm_head"})
       EXPECT_TRUE(any_fits(ignore, carried)) << stored << ": " << carried;
     EXPECT_FALSE(any_fits(ignore, "visualizer.proj"));
-    EXPECT_THAT(awq_ignore({{}, dense, &wrapper}),
+    EXPECT_THAT(awq_ignore({{}, dense, &wrapper, &tower}),
                 ElementsAre("visual", "model.visual", "layers.1.mlp.down_proj", "lm_head"));
   }
 }
 
 TEST(ListedNames, GptqLeavesAWrappersPartsAlone) {
   const WrapperSpec wrapper = wrapper_under("language_model.model");
+  const CarriedSpec tower = tower_in("language_model.model");
   PlannedModule module;
   module.module = "language_model.model.layers.0.mlp.down_proj";
   module.in_features = module.out_features = 64;
   const std::vector<PlannedModule> modules = {module};
   const std::vector<std::string> dense = {"language_model.model.layers.0.self_attn.v_proj"};
-  const Json config = packed_format("gptq").config({modules, dense, &wrapper});
+  const Json config = packed_format("gptq").config({modules, dense, &wrapper, &tower});
   std::vector<std::string> rules;
   for (const auto& [rule, value] : config.at("dynamic").members()) rules.push_back(rule);
   const std::string layers =
       "-:^(?:model|model\\.language_model|language_model\\.model)\\.layers\\.0\\.self_attn\\.";
   EXPECT_THAT(rules, ElementsAre("-:^(?:model\\.)?visual\\.", layers + "v_proj$", layers + "qkv_proj$"));
   EXPECT_EQ(packed_format("gptq").config({modules, {}}).find("dynamic"), nullptr);
+}
+
+TEST(ListedNames, BlocksBehindTheLastAreLeftAlone) {
+  const CarriedSpec further{{"model.layers.46"}};
+  const std::vector<std::string> dense = {"model.layers.3.mlp.gate"};
+  const ListedModules listed{{}, dense, nullptr, &further};
+  const std::vector<std::string> ignore = compressed_ignore(listed);
+  for (const char* const left :
+       {"model.layers.46.mlp.experts.0.up_proj", "layers.46.eh_proj", "model.layers.3.mlp.gate"})
+    EXPECT_TRUE(any_fits(ignore, left)) << left;
+  for (const char* const packed :
+       {"model.layers.4.mlp.up_proj", "model.layers.6.mlp.up_proj", "model.layers.3.mlp.gate_proj"})
+    EXPECT_FALSE(any_fits({ignore.front()}, packed)) << packed;
+  EXPECT_THAT(awq_ignore(listed), ElementsAre("layers.46", "model.layers.46", dense.front()));
 }
 
 }  // namespace

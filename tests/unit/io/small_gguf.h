@@ -1,5 +1,5 @@
 // A model of one block, hidden size 8 (or what is asked), two heads, one key-value head, five tokens; every
-// value of a tensor tells its place.
+// value of a tensor tells its place. Without `mlp` what stands there is to be added.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ inline float placed(std::size_t n, std::size_t r, std::size_t c) {
   return static_cast<float>(n * 10'000 + r * 100 + c);
 }
 
-inline GgufBytes small_gguf(const std::string& arch, std::uint64_t head_dim = 4) {
+inline GgufBytes small_gguf(const std::string& arch, std::uint64_t head_dim = 4, bool mlp = true) {
   const std::uint64_t hidden = 2 * head_dim;
   GgufBytes file;
   file.text("general.architecture", arch).u32(arch + ".block_count", 1).u32(arch + ".context_length", 64);
@@ -38,6 +38,7 @@ inline GgufBytes small_gguf(const std::string& arch, std::uint64_t head_dim = 4)
   add("blk.0.attn_v.weight", head_dim, hidden);
   add("blk.0.attn_output.weight", hidden, hidden);
   add("blk.0.ffn_norm.weight", 1, hidden);
+  if (!mlp) return file;
   add("blk.0.ffn_gate.weight", 12, hidden);
   add("blk.0.ffn_up.weight", 12, hidden);
   add("blk.0.ffn_down.weight", hidden, 12);

@@ -1,6 +1,7 @@
 // A GGUF as a model: config, names, rope scaling, and what is refused because no config could say it.
 #include "model/gguf/gguf_model.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -60,6 +61,61 @@ TEST(GgufModel, QwenIsNotPermutedAndHasItsClass) {
     for (const NamedGgufTensor& tensor : model.tensors) EXPECT_EQ(tensor.permuted_heads, 0) << tensor.name;
     EXPECT_EQ(model.tensors.back().name, "lm_head.weight");
   }
+}
+
+// small_gguf() of this architecture with three experts in the place of its MLP.
+GgufBytes small_mixture(const std::string& arch, const std::vector<std::uint64_t>& stack = {8, 4, 3}) {
+  GgufBytes bytes = small_gguf(arch, 4, false);
+  bytes.u32(arch + ".expert_count", 3)
+      .u32(arch + ".expert_used_count", 2)
+      .u32(arch + ".expert_feed_forward_length", 4);
+  bytes.tensor("blk.0.ffn_gate_inp.weight", {8, 3}, std::vector<float>(24));
+  std::size_t elements = 1;
+  for (const std::uint64_t extent : stack) elements *= extent;
+  bytes.tensor("blk.0.ffn_up_exps.weight", stack, std::vector<float>(elements));
+  return bytes;
+}
+
+TEST(GgufModel, AStackOfExpertsIsAMatrixOfEach) {
+  const GgufReading model = read(small_mixture("llama"));
+  EXPECT_EQ(model.config.at("model_type").as_string(), "mixtral");
+  EXPECT_EQ(model.config.at("num_local_experts").as_integer(), 3);
+  EXPECT_EQ(model.config.at("num_experts_per_tok").as_integer(), 2);
+  std::vector<std::uint64_t> offsets;
+  for (const NamedGgufTensor& tensor : model.tensors)
+    if (tensor.name.ends_with(".w3.weight")) {
+      EXPECT_EQ(tensor.name,
+                fmt::format("model.layers.0.block_sparse_moe.experts.{}.w3.weight", offsets.size()));
+      EXPECT_EQ(tensor.shape, (Shape{4, 8}));
+      offsets.push_back(tensor.offset);
+    }
+  EXPECT_EQ(offsets, (std::vector<std::uint64_t>{0, 4 * 4 * 8, 2 * 4 * 4 * 8}));
+  expect_refusal(ErrorKind::kBadInput, "its shape [2, 4, 8] is not that of a matrix for each of 3 experts",
+                 [] {
+                   read(small_mixture("llama", {8, 4, 2}));
+                 });
+  expect_refusal(ErrorKind::kBadInput, "a matrix for each of 3 experts", [] {
+    read(small_mixture("llama", {8, 12}));
+  });
+}
+
+TEST(GgufModel, MixturesOfOtherKindsAreRefusedByName) {
+  expect_refusal(ErrorKind::kUnsupported, "qwen2.expert_count", [] { read(small_mixture("qwen2")); });
+  expect_refusal(ErrorKind::kUnsupported, "qwen3moe.expert_count", [] { read(small_gguf("qwen3moe")); });
+  GgufBytes sigmoid = small_mixture("qwen3moe");
+  sigmoid.u32("qwen3moe.expert_gating_func", 2);
+  expect_refusal(ErrorKind::kUnsupported, "expert_gating_func: is 2", [&] { read(sigmoid); });
+}
+
+// Older files have the gate of a shared expert as a vector.
+TEST(GgufModel, TheGateOfASharedExpertIsAMatrix) {
+  GgufBytes bytes = small_mixture("qwen2moe");
+  bytes.u32("qwen2moe.expert_shared_feed_forward_length", 6);
+  bytes.tensor("blk.0.ffn_gate_inp_shexp.weight", {8}, std::vector<float>(8));
+  const GgufReading model = read(bytes);
+  EXPECT_EQ(model.tensors.back().name, "model.layers.0.mlp.shared_expert_gate.weight");
+  EXPECT_EQ(model.tensors.back().shape, (Shape{1, 8}));
+  EXPECT_EQ(model.config.at("shared_expert_intermediate_size").as_integer(), 6);
 }
 
 TEST(GgufModel, ASlidingWindowMakesItMistral) {
@@ -143,7 +199,8 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
     change(bytes);
     expect_refusal(kind, part, [&] { read(bytes); });
   };
-  refused(ErrorKind::kUnsupported, "expert_count", [](GgufBytes& b) { b.u32("llama.expert_count", 8); });
+  refused(ErrorKind::kBadInput, "llama.expert_used_count",
+          [](GgufBytes& b) { b.u32("llama.expert_count", 8); });
   refused(ErrorKind::kUnsupported, "dimension_count",
           [](GgufBytes& b) { b.u32("llama.rope.dimension_count", 2); });
   refused(ErrorKind::kUnsupported, "value_length",
@@ -170,8 +227,10 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   GgufBytes unknown;
   unknown.text("general.architecture", "mamba");
   expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
-  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2, qwen3, phi3, olmo2, seed_oss and granite are",
-                 [&] { read(unknown); });
+  expect_refusal(
+      ErrorKind::kUnsupported,
+      "llama, qwen2, qwen3, phi3, olmo2, seed_oss, qwen3moe, qwen2moe, olmoe, granite and granitemoe are",
+      [&] { read(unknown); });
   GgufBytes windowed = small_gguf("qwen2");
   windowed.u32("qwen2.attention.sliding_window", 32);
   expect_refusal(ErrorKind::kUnsupported, "read for llama and phi3 only", [&] { read(windowed); });

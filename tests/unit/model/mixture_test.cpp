@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <functional>
 
 #include "base/half.h"
+#include "base/io.h"
 #include "device/cuda/cuda_backend.h"
 #include "model/mixers/mixer.h"
+#include "model/open_checkpoint.h"
 #include "scratch_mixture.h"
+#include "tests/support/temporary_directory.h"
 
 namespace llmq {
 namespace {
@@ -172,6 +176,58 @@ TEST(MixtureSpecs, OtherConfigsAreRefusedByName) {
   EXPECT_THAT(mixture_refusal([](ScratchMixture& model) {
                 model.tensors["model.layers.0.mlp.experts.5.up_proj.weight"] = scratch_ramp({24, 16});
               }),
+              HasSubstr("nothing in this family reads this tensor"));
+}
+
+// A golden model whose config has another member; what is read of it.
+ModelSpec spec_with(const char* name, const char* key, const Json& value) {
+  const Path from = Path(LLMQ_SOURCE_DIR) / "tests/golden/models" / name / "model";
+  const testing::TemporaryDirectory directory;
+  std::filesystem::copy_file(from / "model.safetensors", directory / "model.safetensors");
+  Json config = Json::parse(read_text(system_io(), from / "config.json"), "config.json");
+  config[key] = value;
+  write_text_atomically(system_io(), directory / "config.json", config.dump());
+  return ModelSpec::read(open_checkpoint(system_io(), directory.path().string()));
+}
+
+std::string refusal_with(const char* name, const char* key, const Json& value) {
+  try {
+    spec_with(name, key, value);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(MixtureSpecs, AnExpertIsChosenWithACorrectionAmongGroups) {
+  const ModelSpec spec = spec_with("glm4_moe", "use_cache", true);
+  EXPECT_EQ(spec.blocks[0].mixture(), nullptr);
+  const MixtureSpec& mixture = *spec.blocks[1].mixture();
+  EXPECT_EQ(mixture.score, RouterScore::kSigmoid);
+  EXPECT_EQ(spec.blocks[1].at(mixture.correction.value()).place.tensor,
+            "model.layers.1.mlp.gate.e_score_correction_bias");
+  EXPECT_FALSE(mixture.shared_gate.has_value());
+  EXPECT_EQ(mixture.shared_width, 48);
+  const auto with = [](const char* key, const Json& value) { return refusal_with("glm4_moe", key, value); };
+  EXPECT_THAT(with("n_group", 4), HasSubstr("n_group: is 4, and groups of 6 experts"));
+  EXPECT_THAT(with("n_group", 6), HasSubstr("two at least"));
+  EXPECT_THAT(with("topk_group", 3), HasSubstr("topk_group: is 3, and there are 2 groups"));
+  EXPECT_THAT(with("num_experts_per_tok", 4), HasSubstr("leaves 3 experts, and a row has 4"));
+  EXPECT_THAT(with("first_k_dense_replace", 2), HasSubstr("model.layers.1.mlp"));
+  EXPECT_THAT(refusal_with("minimax_m2", "scoring_func", "softmax"), HasSubstr("scoring_func"));
+  EXPECT_THAT(refusal_with("minimax_m2", "attn_type_list", Json::array({1, 0})), HasSubstr("attn_type_list"));
+  EXPECT_THAT(refusal_with("minimax_m2", "rotary_dim", 14), HasSubstr("rotary_dim"));
+}
+
+// It is stored, and no part of what is computed: each of its tensors is carried, or, unannounced, refused.
+TEST(MixtureSpecs, ABlockBehindTheLastIsCarried) {
+  const ModelSpec spec = spec_with("glm4_moe", "num_nextn_predict_layers", 1);
+  EXPECT_THAT(spec.carried.parts, ::testing::ElementsAre("model.layers.2"));
+  EXPECT_EQ(spec.carried.tensors, 38);
+  EXPECT_TRUE(spec.carried.carries("model.layers.2.eh_proj.weight"));
+  EXPECT_FALSE(spec.carried.carries("model.layers.20.eh_proj.weight"));
+  EXPECT_TRUE(spec_with("glm4_moe-plain", "num_nextn_predict_layers", 1).carried.parts.empty());
+  EXPECT_THAT(refusal_with("glm4_moe", "num_nextn_predict_layers", 0),
               HasSubstr("nothing in this family reads this tensor"));
 }
 

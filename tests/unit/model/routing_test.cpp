@@ -49,6 +49,41 @@ TEST(Routing, ARowDoesNotDependOnItsBatch) {
   }
 }
 
+RoutedRows by_sigmoid(const std::vector<float>& logits, Routing routing) {
+  ThreadPool pool(1);
+  routing.score = RouterScore::kSigmoid;
+  return route(logits, routing, pool);
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEST(Routing, ACorrectionChoosesAndDoesNotWeigh) {
+  const std::vector<float> logits = {2, 1, 0, -1}, correction = {-1, 0, 0, 0.9f};
+  const RoutedRows routed = by_sigmoid(
+      logits, {.experts = 4, .top_k = 2, .normalized = true, .correction = correction, .weight_scale = 2.5});
+  EXPECT_THAT(routed.first, ElementsAre(0u, 0u, 1u, 1u, 2u));  // experts 1 and 3, not 0 and 1
+  const double sum = sigmoid(1) + sigmoid(-1);
+  EXPECT_FLOAT_EQ(routed.weights[0], static_cast<float>(2.5 * sigmoid(1) / sum));
+  EXPECT_FLOAT_EQ(routed.weights[1], static_cast<float>(2.5 * sigmoid(-1) / sum));
+  const RoutedRows plain = by_sigmoid(logits, {.experts = 4, .top_k = 2});
+  EXPECT_THAT(plain.first, ElementsAre(0u, 1u, 2u, 2u, 2u));
+  EXPECT_FLOAT_EQ(plain.weights[0], static_cast<float>(sigmoid(2)));
+}
+
+// The group of the greatest answer is not that of the greatest two together.
+TEST(Routing, GroupsCountByTheirTwoBest) {
+  const std::vector<float> logits = {9, -9, -9, 1, 1, 0};
+  const RoutedRows one = by_sigmoid(logits, {.experts = 6, .top_k = 2, .groups = 2, .kept_groups = 1});
+  EXPECT_THAT(one.first, ElementsAre(0u, 0u, 0u, 0u, 1u, 2u, 2u));
+  const RoutedRows both = by_sigmoid(logits, {.experts = 6, .top_k = 2, .groups = 2, .kept_groups = 2});
+  EXPECT_THAT(both.first, ElementsAre(0u, 1u, 1u, 1u, 2u, 2u, 2u));
+  // Below 0 by the correction, a group that is kept stays before one that is not.
+  const std::vector<float> below = {-5, -5, -5, -5, -5, -6};
+  const RoutedRows negative =
+      by_sigmoid(logits, {.experts = 6, .top_k = 3, .correction = below, .groups = 2, .kept_groups = 1});
+  EXPECT_THAT(negative.first, ElementsAre(0u, 0u, 0u, 0u, 1u, 2u, 3u));
+}
+
 TEST(Routing, LargeAndDamagedAnswersChooseExpertsAllTheSame) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const RoutedRows large = routed_rows({3e38f, -3e38f, 3e38f}, 3, 2, true);

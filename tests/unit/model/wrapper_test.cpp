@@ -65,11 +65,11 @@ TEST(Wrapper, NamesOfEachLayoutAreReadAsTheyAre) {
     ASSERT_TRUE(spec.wrapper.has_value());
     EXPECT_EQ(spec.wrapper->decoder, "llama");
     EXPECT_EQ(spec.wrapper->prefix, prefix);
-    EXPECT_THAT(spec.wrapper->parts, ElementsAre(std::string(layout.above) + "vision_tower",
-                                                 std::string(layout.above) + "multi_modal_projector"));
-    EXPECT_EQ(spec.wrapper->tensors, 5);
-    EXPECT_EQ(spec.wrapper->parameters, 4 * 4 + 64);
-    EXPECT_EQ(spec.wrapper->bytes, 4u * (4 * 4 + 64));
+    EXPECT_THAT(spec.carried.parts, ElementsAre(std::string(layout.above) + "vision_tower",
+                                                std::string(layout.above) + "multi_modal_projector"));
+    EXPECT_EQ(spec.carried.tensors, 5);
+    EXPECT_EQ(spec.carried.parameters, 4 * 4 + 64);
+    EXPECT_EQ(spec.carried.bytes, 4u * (4 * 4 + 64));
     EXPECT_EQ(spec.parameters(), ModelSpec::read(ScratchModel().open()).parameters());  // the decoder's
   }
 }

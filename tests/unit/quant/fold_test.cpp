@@ -189,7 +189,7 @@ TEST(Fold, SmoothQuantMovesAtEverySiteToo) {
 }
 
 // The scale of the norm goes into gate and up of every expert and, stored as they are, into the router and
-// the shared gate; one of each expert goes from up into its output.
+// the shared gate; one of each expert goes from up into its output. What corrects scores stays.
 void expect_mixture_folds(const Folded& folded, const BlockSpec& block, Moves& moves) {
   const MixtureSpec& mixture = *block.mixture();
   const auto& made = std::get<NormGain>(block.at(mixture.input).producer);
@@ -212,6 +212,10 @@ void expect_mixture_folds(const Folded& folded, const BlockSpec& block, Moves& m
     for (std::size_t i = 0; i < old.size(); ++i)
       ASSERT_NEAR(fresh[i], old[i] * s[i % s.size()].value, std::fabs(fresh[i]) * kArithmetic) << name;
   }
+  if (mixture.correction) {  // of scores, which the scale leaves as they are
+    const std::string& name = block.at(*mixture.correction).place.tensor;
+    EXPECT_EQ(folded.written(name), folded.source.tensor(name));
+  }
   moves.mlp = std::max(moves.mlp, largest_move(s));
 }
 
@@ -231,7 +235,8 @@ TEST_P(MixtureFold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, MixtureFold,
-                         ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"));
+                         ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe",
+                                           "glm4_moe", "minimax_m2"));
 
 // A producer's bias is divided like its row: new d = old up to the rounding to BF16, d known as far as the
 // row's weights tell it. A bias that was left alone is off by its row's scale.
