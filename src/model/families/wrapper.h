@@ -31,7 +31,8 @@ const Wrapper* find_wrapper(std::string_view model_type);  // null: it is none
 // That of a wrapper's config.json, null where it says none that is known. For who opens its tensors.
 const Family* wrapped_family(const Wrapper& wrapper, const Json& config);
 
-// What lies in the parts, of which those without a tensor are dropped. Error(kBadInput) where one is not whole.
+// What lies in the parts, of which those without a tensor are dropped. Error(kBadInput) where one is not
+// whole.
 void find_carried(const Checkpoint& checkpoint, CarriedSpec& carried);
 
 // Fills `spec` as read_decoder() does, under the names that the checkpoint has; returns whether its head is
