@@ -1,6 +1,6 @@
 // The preset recipes of models too large to lie here are planned against checkpoints of their true names,
-// types and shapes (tests/fixtures/shapes, written by tests/interop/make_shapes.py), whose weights are holes in
-// a sparse file.
+// types and shapes (tests/fixtures/shapes, written by tests/interop/make_shapes.py), whose weights are holes
+// in a sparse file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

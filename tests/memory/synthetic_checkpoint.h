@@ -29,8 +29,8 @@ struct SyntheticShape {
 };
 
 // "qwen3-32b", "llama-3-8b", "qwen3-8b", "qwen2-1.5b", "llama-3.2-1b", "mistral-7b", "qwen3-30b-a3b" with
-// their published sizes, "256-experts" with the experts of Qwen3.6-35B-A3B behind Qwen3's attention, and small
-// ones for tests.
+// their published sizes, "256-experts" with the experts of Qwen3.6-35B-A3B behind Qwen3's attention, and
+// small ones for tests.
 const std::vector<SyntheticShape>& synthetic_shapes();
 // Throws std::runtime_error naming the known ones.
 SyntheticShape synthetic_shape(const std::string& name);

@@ -189,8 +189,8 @@ double activation_bound(Activation act, double gate, double x, double value) {
   return 0;
 }
 
-constexpr Activation kAll[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
-                               Activation::kSigmoid, Activation::kClampedSwiglu};
+constexpr Activation kAll[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu,
+                               Activation::kRelu, Activation::kSigmoid,  Activation::kClampedSwiglu};
 static_assert(std::size(kAll) == kActivations);
 
 TEST_P(Elementwise, Activations) {
