@@ -46,7 +46,7 @@ struct DeltaRule {
     const int64_t head = block.x, first = head / a.repeat * a.key_dim, value = head * a.value_dim;
     for (int64_t t = 0; t < a.rows; ++t) {
       const auto squares = [&](const Rows& x) {
-        return [&a, &x, t, first](int64_t c, float sum) {
+        return [&x, t, first](int64_t c, float sum) {
           return fmaf(x.get(t, first + c), x.get(t, first + c), sum);
         };
       };
