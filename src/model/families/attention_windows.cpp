@@ -1,13 +1,14 @@
-// Which blocks attend through a sliding window: layer_types (Transformers 5) or Qwen's older three keys.
+// What layer_types (Transformers 5) says of blocks, and which of them attend through a sliding window: by it,
+// or by Qwen's older three keys.
 #include "base/error.h"
 #include "model/families/family.h"
 
 namespace llmq {
 
-std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec) {
+std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec, const char* other) {
   const Json* types = config.find("layer_types");
-  std::vector<bool> sliding;
-  if (types == nullptr) return sliding;
+  std::vector<bool> others;
+  if (types == nullptr) return others;
   if (!types->is_array())
     config.bad("layer_types", fmt::format("expected an array, found {}", types->kind()));
   if (types->items().size() != spec.blocks.size())
@@ -15,12 +16,12 @@ std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec) 
                                           spec.blocks.size()));
   for (const Json& type : types->items()) {
     const std::string name = type.is_string() ? type.as_string() : type.dump();
-    if (name != "full_attention" && name != "sliding_attention")
+    if (name != "full_attention" && name != other)
       config.unsupported("layer_types", fmt::format("names the kind {}, which is not known here", name),
-                         "full_attention and sliding_attention are");
-    sliding.push_back(name == "sliding_attention");
+                         fmt::format("full_attention and {} are", other));
+    others.push_back(name == other);
   }
-  return sliding;
+  return others;
 }
 
 std::vector<std::int64_t> read_periodic_windows(ConfigFields& config, const ModelSpec& spec,

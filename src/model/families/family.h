@@ -41,9 +41,10 @@ std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpe
 // sliding_window is 4096 where it is absent, and must not be null where a block has one.
 std::vector<std::int64_t> read_periodic_windows(ConfigFields& config, const ModelSpec& spec,
                                                 std::int64_t period);
-// layer_types as a list of "is this a sliding_attention block", empty when the key is absent. Unknown kinds
-// are refused by name.
-std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec);
+// layer_types as a list of "is this a block of `other`", empty when the key is absent. Kinds but that and
+// full_attention are refused by name.
+std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec,
+                                   const char* other = "sliding_attention");
 
 // What a family's rope may say, and what it is where the config says nothing.
 struct RopeDefaults {

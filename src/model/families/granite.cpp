@@ -102,17 +102,12 @@ constexpr std::array<GgufKey, 18> kGraniteMoeKeys{
     GgufKey::kVocabularySize,    GgufKey::kTurningDimensions, GgufKey::kAttentionScale,
     GgufKey::kEmbeddingScale,    GgufKey::kResidualScale,     GgufKey::kLogitScale};
 
-constexpr std::array<GgufName, 10> kGraniteMoeNames{
-    {{"attn_norm", "input_layernorm"},
-     {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
-     {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
-     {"attn_v", "self_attn.v_proj"},
-     {"attn_output", "self_attn.o_proj"},
-     {"ffn_norm", "post_attention_layernorm"},
-     {"ffn_gate_inp", "block_sparse_moe.router.layer"},
-     {"ffn_gate_exps", "block_sparse_moe.experts.*.gate_proj"},
-     {"ffn_up_exps", "block_sparse_moe.experts.*.up_proj"},
-     {"ffn_down_exps", "block_sparse_moe.experts.*.down_proj"}}};
+constexpr auto kGraniteMoeNames = joined(
+    kAttentionNames, std::array<GgufName, 5>{{{"ffn_norm", "post_attention_layernorm"},
+                                              {"ffn_gate_inp", "block_sparse_moe.router.layer"},
+                                              {"ffn_gate_exps", "block_sparse_moe.experts.*.gate_proj"},
+                                              {"ffn_up_exps", "block_sparse_moe.experts.*.up_proj"},
+                                              {"ffn_down_exps", "block_sparse_moe.experts.*.down_proj"}}});
 
 void add_granitemoe_gguf(const GgufHeader& header, Json& config) {
   add_granite_multipliers(header, "granitemoe", config);

@@ -11,25 +11,9 @@ constexpr IntegerRange kDeltaDimRange{1, 1 << 12}, kTapsRange{2, 16};
 
 std::vector<bool> read_linear_blocks(ConfigFields& config, const ModelSpec& spec) {
   const std::int64_t interval = config.integer("full_attention_interval", kLayersRange, 4);
-  const Json* const types = config.find("layer_types");
-  std::vector<bool> linear;
-  if (types == nullptr) {
-    for (std::size_t i = 0; i < spec.blocks.size(); ++i)
-      linear.push_back((static_cast<std::int64_t>(i) + 1) % interval != 0);
-    return linear;
-  }
-  if (!types->is_array())
-    config.bad("layer_types", fmt::format("expected an array, found {}", types->kind()));
-  if (types->items().size() != spec.blocks.size())
-    config.bad("layer_types", fmt::format("has {} entries, num_hidden_layers is {}", types->items().size(),
-                                          spec.blocks.size()));
-  for (const Json& type : types->items()) {
-    const std::string name = type.is_string() ? type.as_string() : type.dump();
-    if (name != "full_attention" && name != "linear_attention")
-      config.unsupported("layer_types", fmt::format("names the kind {}, which is not known here", name),
-                         "full_attention and linear_attention are");
-    linear.push_back(name == "linear_attention");
-  }
+  std::vector<bool> linear = read_layer_types(config, spec, "linear_attention");
+  for (std::size_t i = linear.size(); i < spec.blocks.size(); ++i)  // of none where the key is missing
+    linear.push_back((static_cast<std::int64_t>(i) + 1) % interval != 0);
   return linear;
 }
 

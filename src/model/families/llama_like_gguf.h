@@ -10,40 +10,50 @@ namespace llmq {
 inline constexpr std::array<GgufName, 3> kLlamaModelNames{
     {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
 
-inline constexpr std::array<GgufName, 11> kLlamaBlockNames{
+// One table of several, in their order.
+template <std::size_t... kSizes>
+constexpr auto joined(const std::array<GgufName, kSizes>&... parts) {
+  std::array<GgufName, (kSizes + ...)> all{};
+  std::size_t count = 0;
+  const auto add = [&](const auto& part) {
+    for (const GgufName& name : part) all[count++] = name;
+  };
+  (add(parts), ...);
+  return all;
+}
+
+inline constexpr std::array<GgufName, 5> kAttentionNames{
     {{"attn_norm", "input_layernorm"},
      {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
      {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
      {"attn_v", "self_attn.v_proj"},
-     {"attn_output", "self_attn.o_proj"},
-     {"attn_q_norm", "self_attn.q_norm"},
-     {"attn_k_norm", "self_attn.k_norm"},
-     {"ffn_norm", "post_attention_layernorm"},
-     {"ffn_gate", "mlp.gate_proj"},
-     {"ffn_up", "mlp.up_proj"},
-     {"ffn_down", "mlp.down_proj"}}};
+     {"attn_output", "self_attn.o_proj"}}};
+
+inline constexpr std::array<GgufName, 2> kHeadNormNames{
+    {{"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"}}};
+
+inline constexpr auto kLlamaBlockNames =
+    joined(kAttentionNames, kHeadNormNames,
+           std::array<GgufName, 4>{{{"ffn_norm", "post_attention_layernorm"},
+                                    {"ffn_gate", "mlp.gate_proj"},
+                                    {"ffn_up", "mlp.up_proj"},
+                                    {"ffn_down", "mlp.down_proj"}}});
 
 inline constexpr GgufNames kLlamaNames{"model.layers", kLlamaModelNames, kLlamaBlockNames};
 
 // A block with a mixture of experts where Llama has its MLP, under the names that most families have; and the
 // expert of all rows.
-inline constexpr std::array<GgufName, 16> kMixtureBlockNames{
-    {{"attn_norm", "input_layernorm"},
-     {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
-     {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
-     {"attn_v", "self_attn.v_proj"},
-     {"attn_output", "self_attn.o_proj"},
-     {"attn_q_norm", "self_attn.q_norm"},
-     {"attn_k_norm", "self_attn.k_norm"},
-     {"ffn_norm", "post_attention_layernorm"},
-     {"ffn_gate_inp", "mlp.gate"},
-     {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
-     {"ffn_up_exps", "mlp.experts.*.up_proj"},
-     {"ffn_down_exps", "mlp.experts.*.down_proj"},
-     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-     {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-     {"ffn_down_shexp", "mlp.shared_expert.down_proj"}}};
+inline constexpr auto kMixtureBlockNames =
+    joined(kAttentionNames, kHeadNormNames,
+           std::array<GgufName, 9>{{{"ffn_norm", "post_attention_layernorm"},
+                                    {"ffn_gate_inp", "mlp.gate"},
+                                    {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+                                    {"ffn_up_exps", "mlp.experts.*.up_proj"},
+                                    {"ffn_down_exps", "mlp.experts.*.down_proj"},
+                                    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+                                    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                    {"ffn_down_shexp", "mlp.shared_expert.down_proj"}}});
 
 inline constexpr GgufNames kMixtureNames{"model.layers", kLlamaModelNames, kMixtureBlockNames};
 

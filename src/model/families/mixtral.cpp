@@ -26,17 +26,12 @@ void read_mixtral(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
-constexpr std::array<GgufName, 10> kMixtralBlockNames{
-    {{"attn_norm", "input_layernorm"},
-     {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
-     {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
-     {"attn_v", "self_attn.v_proj"},
-     {"attn_output", "self_attn.o_proj"},
-     {"ffn_norm", "post_attention_layernorm"},
-     {"ffn_gate_inp", "block_sparse_moe.gate"},
-     {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
-     {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
-     {"ffn_down_exps", "block_sparse_moe.experts.*.w2"}}};
+constexpr auto kMixtralBlockNames =
+    joined(kAttentionNames, std::array<GgufName, 5>{{{"ffn_norm", "post_attention_layernorm"},
+                                                     {"ffn_gate_inp", "block_sparse_moe.gate"},
+                                                     {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
+                                                     {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
+                                                     {"ffn_down_exps", "block_sparse_moe.experts.*.w2"}}});
 
 // Llama's, with the experts among them.
 constexpr std::array<GgufKey, 15> kMixtralKeys{

@@ -92,7 +92,7 @@ void keep_within_limits(Plan& plan, const std::string& source, const Checkpoint&
     plan.activations_in_file = true;
     fewer_experts(all, few);
   }
-  fewer_experts(plan.experts_at_once, 1);
+  if (!fits()) fewer_experts(plan.experts_at_once, 1);
   check_memory_limit(costs.peak_bytes, memory_limit, source);
   if (!fits_on_device(plan, costs)) refuse_device(plan, costs, source, checkpoint, spec, threads);
 }
