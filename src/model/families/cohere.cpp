@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "model/block_builder.h"
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

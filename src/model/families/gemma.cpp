@@ -7,7 +7,7 @@
 // Transformers rounds the embedding's factor to the type of the table before it multiplies.
 #include <cmath>
 
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -1,7 +1,7 @@
 // GLM-4 of 2025 (9B and 32B, 0414): Llama with a norm before and one behind each mixer, gate and up stored as
 // one linear, and of each head a half that turns, whose pairs are neighbours. Source: Transformers'
 // configuration_glm4 and modeling_glm4.
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -7,7 +7,7 @@
 // along.
 #include <fmt/format.h>
 
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

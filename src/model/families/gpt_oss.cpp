@@ -6,7 +6,7 @@
 // A checkpoint stacks its experts transposed, with columns of gate and up in turn. The published ones hold
 // them as MXFP4, `*_blocks` and `*_scales`, with rows of gate and up in turn, which are read as the numbers
 // that they stand for.
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -4,9 +4,9 @@
 //
 // A checkpoint of GraniteMoe stacks its experts. Parted, they have the names that vLLM looks for where they
 // are quantized.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

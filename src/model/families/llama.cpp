@@ -1,8 +1,8 @@
 // Llama 1-3, SmolLM2 and everything else saved as LlamaForCausalLM: optional biases, full attention
 // everywhere.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

@@ -2,7 +2,7 @@
 // turns, and a mixture of experts in every block. A router gives sigmoids; a correction is added to choose
 // experts by, and those chosen weigh by their sigmoids, which are made to sum to 1. Source: Transformers'
 // configuration_minimax_m2 and modeling_minimax_m2; what published configs say beside those keys.
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -3,7 +3,7 @@
 // Transformers' configuration_ministral3 and modeling_ministral3.
 //
 // A turn is linear, so queries turn by a table of their own that has the factor in it.
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

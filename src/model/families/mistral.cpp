@@ -1,8 +1,8 @@
 // Mistral: Llama without biases, with one sliding window for all blocks (null: none; absent: 4096, as its
 // configuration class has it).
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

@@ -1,8 +1,8 @@
 // Mixtral: Mistral with a mixture of experts in every block, under names of its own; the weights of a row's
 // experts always sum to 1. Source: Transformers' configuration_mixtral and modeling_mixtral.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

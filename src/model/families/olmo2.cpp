@@ -1,8 +1,8 @@
 // OLMo 2: Llama with norms behind the mixers and none before them, and an RMS norm over all heads of q at
 // once, another over all of k. Source: Transformers' configuration_olmo2 and modeling_olmo2.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

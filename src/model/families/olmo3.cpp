@@ -1,6 +1,6 @@
 // OLMo 3: OLMo 2 of which three blocks of four have a window; only those without one stretch their rope.
 // Source: Transformers' configuration_olmo3 and modeling_olmo3.
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -1,8 +1,8 @@
 // OLMoE: Llama with a mixture of experts in every block, and an RMS norm over all heads of q at once, another
 // over all of k. Source: Transformers' configuration_olmoe and modeling_olmoe.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

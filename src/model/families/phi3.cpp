@@ -1,9 +1,9 @@
 // Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama whose q, k and v are stored as one linear, and gate and up as
 // another; longrope; in Phi-4-mini three quarters of a head turn. Source: Transformers' configuration_phi3
 // and modeling_phi3.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

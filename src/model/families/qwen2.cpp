@@ -1,8 +1,8 @@
 // Qwen2 and Qwen2.5: biases on q, k and v, never on o; a sliding window from block max_window_layers on when
 // use_sliding_window says so.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

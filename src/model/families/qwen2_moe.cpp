@@ -1,9 +1,9 @@
 // Qwen2-MoE and Qwen1.5-MoE: Qwen2 with a mixture of experts in most blocks, and beside them one that every
 // row passes, weighed by a gate of its own. Source: Transformers' configuration_qwen2_moe and
 // modeling_qwen2_moe.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

@@ -1,8 +1,8 @@
 // Qwen3: an RMS norm over each head of q and k before rope, an explicit head_dim (128 when absent), windows
 // as Qwen2.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

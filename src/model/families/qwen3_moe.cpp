@@ -1,8 +1,8 @@
 // Qwen3-MoE: Qwen3 with a mixture of experts in most blocks. Source: Transformers' configuration_qwen3_moe
 // and modeling_qwen3_moe.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

@@ -6,7 +6,7 @@
 // What predicts further tokens (mtp.*) lies beside the decoder and is carried along.
 #include <string_view>
 
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -10,7 +10,7 @@
 // and up] and [experts, width, hidden]. Transformers 5 may save them as others are; shapes tell which it is.
 #include <fmt/format.h>
 
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -1,8 +1,8 @@
 // Seed-OSS: Llama with heads of 128 channels whatever the width, biases for q, k and v, and one of its own
 // for the output of attention. Source: Transformers' configuration_seed_oss and modeling_seed_oss.
-#include "model/families/llama_like.h"
-#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
+#include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {

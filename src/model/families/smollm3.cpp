@@ -2,7 +2,7 @@
 // keys by their position. Source: Transformers' configuration_smollm3 and modeling_smollm3.
 #include <fmt/format.h>
 
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 namespace llmq {
 namespace {

@@ -23,6 +23,7 @@ using ::testing::SizeIs;
 const std::vector<Exception>& may_name_linears() {
   static const std::vector<Exception> list = {
       {"src/model/families/", "a family says what its block consists of"},
+      {"src/model/structures/", "so do the structures that families share"},
       {"src/model/gguf/", "a GGUF's tensors to the names of a family's"},
       {"src/export/gguf/", "the names of a family's to a GGUF's"},
       {"src/export/formats/fused_linears.cpp", "vLLM has names of its own for linears that it fuses"},

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "model/families/family.h"
-#include "model/families/llama_delta.h"
-#include "model/families/llama_mixture.h"
+#include "model/structures/llama_delta.h"
+#include "model/structures/llama_mixture.h"
 
 namespace llmq {
 

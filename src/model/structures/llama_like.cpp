@@ -1,4 +1,4 @@
-#include "model/families/llama_like.h"
+#include "model/structures/llama_like.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "model/families/llama_delta.h"
+#include "model/structures/llama_delta.h"
 
 #include <fmt/format.h>
 

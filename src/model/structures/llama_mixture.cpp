@@ -1,4 +1,4 @@
-#include "model/families/llama_mixture.h"
+#include "model/structures/llama_mixture.h"
 
 #include <fmt/format.h>
 
