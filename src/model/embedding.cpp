@@ -16,9 +16,10 @@ class StoredRows {
       : checkpoint_(checkpoint), table_(checkpoint.at(tensor)) {}
   std::int64_t width() const { return table_.view.cols(); }
 
-  void read(std::int64_t row, std::span<float> into) {
+  // Before read(), which any thread may call.
+  void hold(std::int64_t row) { leases_.push_back(checkpoint_.hold_rows(table_, row, 1)); }
+  void read(std::int64_t row, std::span<float> into) const {
     const std::uint64_t bytes = table_.view.bytes() / static_cast<std::uint64_t>(table_.view.rows());
-    leases_.push_back(checkpoint_.hold_rows(table_, row, 1));
     const auto* const from =
         static_cast<const std::byte*>(table_.view.pointer) + static_cast<std::uint64_t>(row) * bytes;
     to_float32(TensorView(static_cast<const void*>(from), table_.view.dtype, {1, width()}), into);
@@ -64,24 +65,33 @@ void embed_samples(Backend& backend, const ModelSpec& spec, const Checkpoint& ch
   std::optional<StoredRows> learned;
   if (!spec.embedding.positions.empty()) learned.emplace(checkpoint, spec.embedding.positions);
   const auto width = static_cast<std::size_t>(table.width());
-  std::vector<float> rows, position(learned ? width : 0);
+  std::vector<float> rows;
   std::int64_t row = 0;
   for (const std::vector<std::int32_t>& sample : samples)
     for (std::size_t first = 0; first < sample.size(); first += kEmbeddedAtOnce) {
       const std::size_t count = std::min(kEmbeddedAtOnce, sample.size() - first);
-      rows.resize(count * width);
+      const auto position_of = [&](std::size_t i) {
+        return static_cast<std::int64_t>(first + i) + spec.embedding.offset;
+      };
       for (std::size_t i = 0; i < count; ++i) {
         const std::int32_t id = sample[first + i];
         if (id < 0 || id >= spec.vocab_size)
           fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
                spec.vocab_size);
-        const std::span<float> into = std::span(rows).subspan(i * width, width);
-        table.read(id, into);
-        for (float& value : into) value *= spec.embedding.scale;
-        if (!learned) continue;
-        learned->read(static_cast<std::int64_t>(first + i) + spec.embedding.offset, position);
-        for (std::size_t c = 0; c < width; ++c) into[c] += position[c];
+        table.hold(id);
+        if (learned) learned->hold(position_of(i));
       }
+      rows.resize(count * width);
+      backend.workers().parallel_for(count, [&](std::size_t i, int) {
+        const std::span<float> into = std::span(rows).subspan(i * width, width);
+        table.read(sample[first + i], into);
+        for (float& value : into) value *= spec.embedding.scale;
+        if (!learned) return;
+        thread_local std::vector<float> position;
+        position.resize(width);
+        learned->read(position_of(i), position);
+        for (std::size_t c = 0; c < width; ++c) into[c] += position[c];
+      });
       backend.upload(hidden.row_slice(row, static_cast<std::int64_t>(count)), rows.data());
       row += static_cast<std::int64_t>(count);
       table.release();

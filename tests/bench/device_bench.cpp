@@ -1,14 +1,14 @@
 // Times operations of one backend at the shapes that matter on a GPU, as lines of CSV, and says
-// which bars it reaches.   device_bench DEVICE [small]
+// which bars it reaches.   device_bench DEVICE [small] [OPERATION...]
 //
 // operation,shape,microseconds (median),GB/s,TFLOP/s, then fractions of the measured read bandwidth and of
 // the measured products of its type, and what stands beside it. Bytes are the least an operation must move,
 // each operand once; a Gram matrix's operations are those of its upper triangle. Weights of few rows, and
 // keys and values, are taken in turn from a gigabyte of them, so that no cache holds the next. On a GPU
 // cuBLASLt is timed beside it, where it can be opened (cublas_baseline.h). At the end stand the bars
-// (device_bars.h). "small" is for trying the program itself.
+// (device_bars.h). "small" is for trying the program itself; where operations are named, only those are timed.
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -194,7 +194,10 @@ void print_bars(const TimedDevice& d, bool small) {
               at ? fmt::format("from {} row{} on", *at, *at == 1 ? "" : "s").c_str() : "at none of these");
 }
 
-void run(Backend& backend, bool small) {
+void run(Backend& backend, bool small, const std::vector<std::string>& names) {
+  const auto asked = [&](const std::string& operation) {
+    return names.empty() || std::find(names.begin(), names.end(), operation) != names.end();
+  };
   TimedDevice d{backend, small ? 1 : 1e9};
   std::printf("# %s\n", backend.name().c_str());
   const bool gpu = backend.name().starts_with("cuda:");
@@ -216,7 +219,7 @@ void run(Backend& backend, bool small) {
   const std::int64_t wide = small ? 512 : 28672, deep = small ? 256 : 8192,
                      elements = std::int64_t{1} << (small ? 16 : 26);
   const double weights = static_cast<double>(wide * deep);
-  {
+  if (asked("add")) {
     const TensorView into = d.random(DType::kF32, Shape{elements / 1024, 1024}),
                      x = d.random(DType::kF32, Shape{elements / 1024, 1024});
     const auto all = static_cast<double>(elements);
@@ -227,7 +230,7 @@ void run(Backend& backend, bool small) {
   }
   const std::vector<int> few = {1, 2, 4, 8, 16}, all = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 4096},
                          some = small ? few : all;
-  {
+  if (asked("linear_bf16")) {
     const std::vector<BFloat16> dense = random_numbers(d.bits, wide, deep);
     time_linear(d, {"linear_bf16", wide, deep, 2 * weights}, some, [&] {
       return backend.prepare(TensorView(dense.data(), DType::kBF16, Shape{wide, deep}), Compute::kBFloat16);
@@ -236,14 +239,16 @@ void run(Backend& backend, bool small) {
   for (const auto& [name, bits, inputs, kind] : {std::tuple{measured::kCodes4, 4, 16, ArithmeticKind::kBF16},
                                                  {"linear_w8a16_g128", 8, 16, ArithmeticKind::kBF16},
                                                  {measured::kInt8, 8, 8, ArithmeticKind::kInt8}}) {
+    if (!asked(name)) continue;
     const QuantizedMatrix matrix = random_codes(d.bits, wide, deep, bits, inputs);
     const Product of{name, wide, deep, weights * bits / 8 + 4.0 * static_cast<double>(matrix.scales.size()),
                      kind};
     time_linear(d, of, some, [&] { return backend.prepare_quantized(matrix, Compute::kBFloat16); });
     if (d.cublas && name == measured::kCodes4) time_dequantized(d, of, matrix, few);
   }
-  for (const std::int64_t sequences : {1, 8}) time_attention(d, small ? 64 : 8192, sequences);
-  time_calibration(d, small ? 64 : 1);
+  if (asked(measured::kAttention))
+    for (const std::int64_t sequences : {1, 8}) time_attention(d, small ? 64 : 8192, sequences);
+  if (asked(measured::kCalibration) || asked(measured::kGram)) time_calibration(d, small ? 64 : 1);
   print_bars(d, small);
 }
 
@@ -252,12 +257,14 @@ void run(Backend& backend, bool small) {
 
 int main(int count, char** words) {
   try {
-    const bool small = count == 3 && std::strcmp(words[2], "small") == 0;
-    if (count != 2 && !small) {
-      std::fprintf(stderr, "device_bench DEVICE [small]\n");
+    std::vector<std::string> names(words + std::min(count, 2), words + count);
+    const bool small = !names.empty() && names.front() == "small";
+    if (small) names.erase(names.begin());
+    if (count < 2) {
+      std::fprintf(stderr, "device_bench DEVICE [small] [OPERATION...]\n");
       return 2;
     }
-    llmq::run(*llmq::make_backend({words[1]}), small);
+    llmq::run(*llmq::make_backend({words[1]}), small, names);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "device_bench: %s\n", error.what());

@@ -70,7 +70,7 @@ class CudaBackend final : public Backend {
   // Weights.
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
     require_on({}, "prepare", {&weight});
-    return dense_weight(work_.device(), weight, compute);
+    return dense_weight(work_.device(), weight, compute, work_.pool());
   }
   std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
     return code_weight(work_.device(), matrix, compute);

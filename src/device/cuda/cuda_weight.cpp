@@ -19,18 +19,21 @@ Buffer copy_of(CudaDevice& device, const std::vector<T>& values) {
 }
 
 // F32 or F16 to BF16, some rows at a time.
-void put_rounded(const CudaDevice::Put& put, const TensorView& weight) {
+void put_rounded(const CudaDevice::Put& put, const TensorView& weight, ThreadPool& pool) {
   const std::int64_t width = weight.cols(),
                      most = std::max<std::int64_t>(1, kNumbersAtOnce / std::max<std::int64_t>(1, width));
-  std::vector<float> numbers;
   std::vector<BFloat16> halves;
-  for (std::int64_t row = 0; row < weight.rows(); row += most) {
-    const TensorView rows = weight.row_slice(row, std::min(most, weight.rows() - row));
-    numbers.resize(static_cast<std::size_t>(rows.rows() * width));
-    halves.resize(numbers.size());
-    to_float32(rows, numbers);
-    std::transform(numbers.begin(), numbers.end(), halves.begin(), [](float v) { return to_bfloat16(v); });
-    put(static_cast<std::size_t>(row * width) * sizeof(BFloat16), halves.data(),
+  for (std::int64_t first = 0; first < weight.rows(); first += most) {
+    const std::int64_t count = std::min(most, weight.rows() - first);
+    halves.resize(static_cast<std::size_t>(count * width));
+    pool.parallel_for(static_cast<std::size_t>(count), [&](std::size_t row, int) {
+      thread_local std::vector<float> numbers;
+      numbers.resize(static_cast<std::size_t>(width));
+      to_float32(weight.row_slice(first + static_cast<std::int64_t>(row), 1), numbers);
+      std::transform(numbers.begin(), numbers.end(), halves.begin() + static_cast<std::int64_t>(row) * width,
+                     [](float v) { return to_bfloat16(v); });
+    });
+    put(static_cast<std::size_t>(first * width) * sizeof(BFloat16), halves.data(),
         halves.size() * sizeof(BFloat16));
   }
 }
@@ -112,7 +115,8 @@ cuda::CodeOperand CudaWeight::coded() const {
           type == WeightType::kFloat8};
 }
 
-std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute) {
+std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute,
+                                         ThreadPool& pool) {
   auto prepared = std::make_unique<CudaWeight>(device);
   // FP32 products of narrower numbers are exact
   const DType dtype = compute == Compute::kBFloat16 ? DType::kBF16 : weight.dtype;
@@ -126,7 +130,7 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& w
     if (dtype == weight.dtype)
       put(0, weight.pointer, prepared->bytes);
     else
-      put_rounded(put, weight);
+      put_rounded(put, weight, pool);
   });
   if (compute == Compute::kFloat32 || prepared->bytes == 0) return prepared;
   prepared->group = prepared->in_features;

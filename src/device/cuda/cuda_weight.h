@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/threads.h"
 #include "device/backend.h"
 #include "device/cuda/cuda_device.h"
 
@@ -38,7 +39,9 @@ class CudaWeight final : public PreparedWeight {
 
 cuda::Element element_of(DType dtype);  // F32, BF16, F16; Error(kInternal) for others
 
-std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute);
+// `pool` rounds what is not BF16 yet.
+std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute,
+                                         ThreadPool& pool);
 // Error(kUnsupported) where columns were kept as they are, or check_low_precision() refuses.
 std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute);
 

@@ -1,13 +1,17 @@
 // A device of the CUDA runtime: kernels and copies in one queue, copies into new memory beside them, pinned
-// memory for what goes up.
+// memory for what goes up and for much that comes down.
 //
-// A copy down waits for the queue. Every failure names the call, what it was for and its size.
+// Several threads carry what passes through pinned memory: one moves some 10 GB/s, the bus 50. On an H100
+// (26 November 2026) copies down that the driver staged itself ran at 5.4 GB/s. A copy down waits for the
+// queue. Every failure names the call, what it was for and its size.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "device/cuda/cuda_backend.h"
 #include "device/cuda/cusolver.h"
 #include "device/cuda/profile_ranges.h"
@@ -19,6 +23,10 @@ namespace {
 
 // What the kernels are built for (cmake/LlmqCuda.cmake): 75 is compute capability 7.5.
 constexpr int kOldestMajor = LLMQ_CUDA_OLDEST / 10, kOldestMinor = LLMQ_CUDA_OLDEST % 10;
+
+constexpr int kMostCarriers = 8;
+constexpr std::size_t kCarried = std::size_t{512} << 10,  // bytes that a thread takes at once
+    kStagedDown = std::size_t{1} << 20;                   // bytes from which on a copy down is staged
 
 [[noreturn]] void refuse_cuda(const std::string& message) {
   fail(ErrorKind::kUnsupported, ErrorDetail{message, {}, "--device", "use --device cpu"});
@@ -54,10 +62,12 @@ cudaDeviceProp device_at(int index) {
 
 class RuntimeDevice final : public CudaDevice {
  public:
-  explicit RuntimeDevice(int index)
+  RuntimeDevice(int index, int threads)
       : properties_(device_at(index)),
         memory_(std::make_shared<PoolMemory>(index)),
-        ring_(pinned_.slots(), PinnedMemory::kSlotBytes) {}
+        carriers_(std::min(threads, kMostCarriers)),
+        ring_(pinned_.slots(), PinnedMemory::kSlotBytes,
+              [this](void* to, const void* from, std::size_t bytes) { carry(to, from, bytes); }) {}
   ~RuntimeDevice() override {  // before the pinned memory goes
     cudaStreamSynchronize(memory_->copies());
     cudaStreamSynchronize(memory_->stream());
@@ -100,6 +110,7 @@ class RuntimeDevice final : public CudaDevice {
   void copy_out(void* to_host, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
     memory_->use();
+    if (bytes >= kStagedDown) return fetch(to_host, from, bytes);
     const std::string purpose = fmt::format("a download of {} bytes", bytes);
     check_cuda(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, memory_->stream()),
                "cudaMemcpyAsync", purpose);
@@ -160,19 +171,45 @@ class RuntimeDevice final : public CudaDevice {
   }
 
  private:
+  void carry(void* to, const void* from, std::size_t bytes) {
+    if (bytes <= kCarried) {
+      std::memcpy(to, from, bytes);
+      return;
+    }
+    carriers_.parallel_for((bytes + kCarried - 1) / kCarried, [&](std::size_t part, int) {
+      const std::size_t first = part * kCarried;
+      std::memcpy(static_cast<char*>(to) + first, static_cast<const char*>(from) + first,
+                  std::min(kCarried, bytes - first));
+    });
+  }
+
+  void wait_for(std::size_t slot) {
+    check_cuda(cudaEventSynchronize(pinned_.ended(slot)), "cudaEventSynchronize", "a slot of staging");
+  }
+  void copy_by(std::size_t slot, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+               cudaStream_t stream) {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync",
+               fmt::format("{} bytes by a slot of staging", bytes));
+    check_cuda(cudaEventRecord(pinned_.ended(slot), stream), "cudaEventRecord", "a slot of staging");
+  }
+
   void pass(void* to, const void* from_host, std::size_t bytes, cudaStream_t stream) {
     memory_->use();
     const std::lock_guard lock(staging_);
     ring_.pass(
-        from_host, bytes,
-        [&](std::size_t slot) {
-          check_cuda(cudaEventSynchronize(pinned_.ended(slot)), "cudaEventSynchronize", "a slot of staging");
-        },
+        from_host, bytes, [&](std::size_t slot) { wait_for(slot); },
         [&](std::size_t slot, const char* memory, std::size_t offset, std::size_t part) {
-          check_cuda(
-              cudaMemcpyAsync(static_cast<char*>(to) + offset, memory, part, cudaMemcpyHostToDevice, stream),
-              "cudaMemcpyAsync", fmt::format("an upload of {} bytes", bytes));
-          check_cuda(cudaEventRecord(pinned_.ended(slot), stream), "cudaEventRecord", "a slot of staging");
+          copy_by(slot, static_cast<char*>(to) + offset, memory, part, cudaMemcpyHostToDevice, stream);
+        });
+  }
+
+  void fetch(void* to_host, const void* from, std::size_t bytes) {
+    const std::lock_guard lock(staging_);
+    ring_.fetch(
+        to_host, bytes, [&](std::size_t slot) { wait_for(slot); },
+        [&](std::size_t slot, char* memory, std::size_t offset, std::size_t part) {
+          copy_by(slot, memory, static_cast<const char*>(from) + offset, part, cudaMemcpyDeviceToHost,
+                  memory_->stream());
         });
   }
 
@@ -180,7 +217,8 @@ class RuntimeDevice final : public CudaDevice {
   const std::shared_ptr<PoolMemory> memory_;
   Event handed_over_;  // a wait for it is for what it recorded last
   const std::shared_ptr<CopiedMemory> copied_ = std::make_shared<CopiedMemory>(memory_);
-  std::mutex staging_;
+  std::mutex staging_;  // of the ring and of those who carry for it
+  ThreadPool carriers_;
   PinnedMemory pinned_;
   StagingRing ring_;
   std::unique_ptr<SquareCholesky> cholesky_;
@@ -189,7 +227,7 @@ class RuntimeDevice final : public CudaDevice {
 }  // namespace
 
 std::shared_ptr<Backend> make_cuda_backend(int index, int threads) {
-  return make_backend_on(std::make_unique<RuntimeDevice>(index), threads);
+  return make_backend_on(std::make_unique<RuntimeDevice>(index, threads), threads);
 }
 
 }  // namespace llmq

@@ -33,6 +33,26 @@ class LateCopies {
           under_way_[slot] = {memory, to + offset, bytes};
         });
   }
+  // A copy down, which reads the device as late, too.
+  std::string copy_out(std::size_t from, std::size_t bytes) {
+    std::string to(bytes, '\0');
+    ring_.fetch(
+        to.data(), bytes,
+        [&](std::size_t slot) {
+          finished();  // in the order of the queue
+          if (fetched_.count(slot) == 0) return;
+          const Fetch fetch = fetched_.at(slot);
+          std::copy_n(device_.data() + fetch.from, fetch.bytes, fetch.to);
+          fetched_.erase(slot);
+        },
+        [&](std::size_t slot, char* memory, std::size_t offset, std::size_t part) {
+          EXPECT_EQ(under_way_.count(slot) + fetched_.count(slot), 0u) << "a slot was taken under a copy";
+          fetched_[slot] = {from + offset, memory, part};
+          most_fetched_ = std::max(most_fetched_, fetched_.size());
+        });
+    return to;
+  }
+  std::size_t most_fetched() const { return most_fetched_; }
   std::string finished() {
     while (!under_way_.empty()) finish(under_way_.begin()->first);
     return device_;
@@ -44,12 +64,18 @@ class LateCopies {
     const char* from;
     std::size_t to, bytes;
   };
+  struct Fetch {
+    std::size_t from;
+    char* to;
+    std::size_t bytes;
+  };
   std::vector<char*> slots_of(std::size_t slots, std::size_t bytes) {
     std::vector<char*> all;
     for (std::size_t i = 0; i < slots; ++i) all.push_back(memory_.data() + i * bytes);
     return all;
   }
   void finish(std::size_t slot) {
+    if (under_way_.count(slot) == 0) return;  // a wait for what has ended
     const Copy copy = under_way_.at(slot);
     device_.replace(copy.to, copy.bytes, copy.from, copy.bytes);
     under_way_.erase(slot);
@@ -58,7 +84,8 @@ class LateCopies {
   std::vector<char> memory_;
   std::string device_;
   std::map<std::size_t, Copy> under_way_;
-  std::size_t waits_ = 0;
+  std::map<std::size_t, Fetch> fetched_;
+  std::size_t waits_ = 0, most_fetched_ = 0;
   StagingRing ring_;
 };
 
@@ -83,6 +110,20 @@ TEST(StagingRing, WaitsForASlotOnlyWhenItComesRoundAgain) {
   EXPECT_EQ(device.waits(), 0u);
   device.copy_in(32, std::string(8, 'b'));
   EXPECT_EQ(device.waits(), 1u);
+}
+
+TEST(StagingRing, WhatComesDownIsWhatWentUp) {
+  for (const std::size_t slots : {1, 2, 3})
+    for (const std::size_t bytes : {1, 7, 64}) {
+      std::string sent(400, '\0');
+      std::iota(sent.begin(), sent.end(), '\0');
+      LateCopies device(slots, bytes, 400);
+      device.copy_in(0, sent.substr(0, 250));
+      device.copy_in(250, sent.substr(250));
+      for (const std::size_t part : {0, 1, 6, 7, 8, 63, 64, 65, 150, 390})
+        EXPECT_EQ(device.copy_out(5, part), sent.substr(5, part)) << slots << " slots of " << bytes;
+      EXPECT_EQ(device.most_fetched(), std::min<std::size_t>(slots, (390 + bytes - 1) / bytes));
+    }
 }
 
 TEST(LaunchGeometry, BlocksCoverTheOutputsAndNoMore) {
