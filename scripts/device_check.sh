@@ -107,8 +107,10 @@ run() {  # SMALL=1 DEVICE=emulated tries the script itself where there is no GPU
   folder=${1:-$here} results=${2:-results} failed=0 device=${DEVICE:-cuda}
   shift $(($# < 2 ? $# : 2))
   mkdir -p "$results"
+  on_device="*/cuda_t*:*/cuda_calibration_t*"  # serving with the own kernels, calibration with cuBLASLt's products
+  [ "$device" != emulated ] || on_device="*/cuda_emulated_t*:*/cuda_stand_in_t*"
   export LD_LIBRARY_PATH=$folder/lib:${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64  # cuSOLVER and cuBLASLt are that machine's
-  tests=$folder/bin/llmq_kernels_backend on_device="*/${device/emulated/cuda_emulated}_t*" model=$folder/models/tinystories-656k
+  tests=$folder/bin/llmq_kernels_backend model=$folder/models/tinystories-656k
   { nvidia-smi; "$folder/bin/llmq" --version --json; uname -srm; } >"$results/machine.txt" 2>&1
   for one in "${@:-all}"; do
     case $one in

@@ -10,11 +10,12 @@
 
 namespace llmq::tools {
 
-std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic) {
+std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic,
+                                        DeviceUse use) {
   if (globals.threads < 0 || globals.threads > 1024)
     fail(ErrorKind::kUsage,
          {fmt::format("{} threads", globals.threads), {}, "--threads", "give 1 .. 1024, or leave it out"});
-  std::shared_ptr<Backend> backend = make_backend({globals.device, globals.threads, arithmetic});
+  std::shared_ptr<Backend> backend = make_backend({globals.device, globals.threads, arithmetic, use});
   static bool said = false;  // some commands choose again
   if (const std::string why = backend->slower_than_possible(); !why.empty() && !said) {
     Log::get().warn(why);

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "device/cpu/cpu_backend.h"
+#include "device/cuda/cublaslt.h"
 #include "device/cuda/cusolver.h"
 #include "tools/build_facts.h"
 #include "tools/print.h"
@@ -18,14 +19,18 @@ Program this_program(const Session& session) { return {kVersion, kCommit, sessio
 
 namespace {
 
-// The versions of what the program works with. cuSOLVER is opened for it, since which file that is decides
-// bits.
+template <class Found>
+std::string library_text(const Found& found) {
+  return found.missing.empty() ? fmt::format("{} ({})", found.version, found.path) : "none: " + found.missing;
+}
+
+// The versions of what the program works with. cuSOLVER and cuBLASLt are opened for it, since which files
+// those are decides bits.
 Json libraries() {
   Json found = Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)}, {"cli11", CLI11_VERSION}});
   if (kCudaVersion[0] == '\0') return found;
-  const CusolverFound& cusolver = find_cusolver();
-  found["cusolver"] = cusolver.missing.empty() ? fmt::format("{} ({})", cusolver.version, cusolver.path)
-                                               : "none: " + cusolver.missing;
+  found["cusolver"] = library_text(find_cusolver());
+  found["cublaslt"] = library_text(find_cublaslt());
   return found;
 }
 

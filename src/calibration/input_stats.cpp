@@ -2,7 +2,8 @@
 // threads.
 //
 // Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device, and
-// kGramTokens rows where views end between multiples of kGramTokens. Where devices share an input, each has
+// kGramTokens rows, or those that a device sums at once (Backend::gram_rows()), where views end between
+// multiples of them. Where devices share an input, each has
 // that square, and the triangle of FP32 sums passes through the host when a view does not end at a multiple
 // of kGramChunkRows.
 #include "calibration/input_stats.h"
@@ -49,7 +50,7 @@ InputStats::InputStats(std::int64_t channels)
       triangle_(triangle_size(channels)) {}
 
 StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens, bool alone)
-    : backend_(backend), into_(into), gram_tokens_(gram_tokens) {
+    : backend_(backend), into_(into), gram_tokens_(gram_tokens), alone_(alone) {
   const std::int64_t channels = into.channels_;
   if (gram_tokens == 0) return;
   square_ = backend.allocate(static_cast<std::size_t>(channels * channels) * sizeof(float));
@@ -95,7 +96,7 @@ void StatsCollector::add(const TensorView& x) {
 void StatsCollector::begin(const TensorView& x, std::int64_t before) {
   if (before % kGramChunkRows != 0) return;  // its first rows go into a sum that others began
   const std::int64_t wanted = std::min({x.rows(), gram_tokens_ - before, kGramChunkRows});
-  begun_ = std::max<std::int64_t>(wanted, 0) / kGramTokens * kGramTokens;
+  begun_ = std::max<std::int64_t>(wanted, 0) / step(x.dtype) * step(x.dtype);
   if (begun_ > 0) backend_.gram(gram_, x.row_slice(0, begun_), 0);
 }
 
@@ -136,7 +137,7 @@ void StatsCollector::take_over(const Undrained& left) {
     });
   }
   if (waiting_ > 0) {
-    make_odd(left.dtype, into_.channels_);
+    make_odd(left.dtype);
     backend_.upload(odd_rows_.row_slice(0, waiting_), left.rows.data());
   }
 }
@@ -147,18 +148,19 @@ void StatsCollector::count(std::int64_t rows) {
   if (pending_ == kGramChunkRows) drain();
 }
 
-// Rows are summed kGramTokens at a time, counted from the first of all: what is over at the end of a view
-// waits for the next.
+// Rows are summed so many at a time, counted from the first of all: what is over at the end of a view waits
+// for the next.
 void StatsCollector::sum(const TensorView& x) {
+  const std::int64_t at_once = step(x.dtype);
   std::int64_t first = 0;
   if (waiting_ > 0) {
-    first = std::min(kGramTokens - waiting_, x.rows());
+    first = std::min(at_once - waiting_, x.rows());
     keep(x.row_slice(0, first));
-    if (waiting_ < kGramTokens) return;
+    if (waiting_ < at_once) return;
     waiting_ = 0;
     sum_whole(odd_rows_);
   }
-  const std::int64_t whole = (x.rows() - first) / kGramTokens * kGramTokens, rest = x.rows() - first - whole;
+  const std::int64_t whole = (x.rows() - first) / at_once * at_once, rest = x.rows() - first - whole;
   if (whole > 0) sum_whole(x.row_slice(first, whole));
   if (rest > 0) keep(x.row_slice(first + whole, rest));
 }
@@ -172,17 +174,22 @@ void StatsCollector::sum_whole(const TensorView& x) {
   }
 }
 
-void StatsCollector::make_odd(DType dtype, std::int64_t channels) {
+void StatsCollector::make_odd(DType dtype) {
   if (odd_.bytes() != 0) return;
-  odd_ = backend_.allocate(static_cast<std::size_t>(kGramTokens * channels * element_bytes(dtype)));
-  odd_rows_ = odd_.view(dtype, {kGramTokens, channels});
+  const Shape shape{step(dtype), into_.channels_};
+  odd_ = backend_.allocate(static_cast<std::size_t>(shape.elements() * element_bytes(dtype)));
+  odd_rows_ = odd_.view(dtype, shape);
 }
 
 void StatsCollector::keep(const TensorView& x) {
-  make_odd(x.dtype, x.cols());
-  std::vector<std::byte> rows(static_cast<std::size_t>(x.bytes()));
-  backend_.download(rows.data(), x);
-  backend_.upload(odd_rows_.row_slice(waiting_, x.rows()), rows.data());
+  if (x.rows() == 0) return;
+  make_odd(x.dtype);
+  const TensorView to = odd_rows_.row_slice(waiting_, x.rows());
+  if (!backend_.copy_from(to, backend_, x)) {
+    std::vector<std::byte> rows(static_cast<std::size_t>(x.bytes()));
+    backend_.download(rows.data(), x);
+    backend_.upload(to, rows.data());
+  }
   waiting_ += x.rows();
 }
 

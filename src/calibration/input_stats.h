@@ -85,9 +85,10 @@ class StatsCollector {
   Buffer square_;  // F32 [K, K] on the device: the sum of the last pending_ rows
   TensorView gram_;
   std::unique_ptr<GramTotal> total_;  // where squares are added up, if not in `into`
-  Buffer odd_;  // kGramTokens rows of x's dtype: those that end a view and are not yet summed
+  Buffer odd_;  // step() rows of x's dtype: those that end a view and are not yet summed
   TensorView odd_rows_;
   const std::int64_t gram_tokens_;
+  const bool alone_;
   std::int64_t pending_ = 0, summed_ = 0, seen_ = 0, waiting_ = 0;
   std::int64_t begun_ = 0;  // rows of the next view that the square holds already
 
@@ -95,7 +96,12 @@ class StatsCollector {
   void each_band(const std::function<void(const TensorView& rows, std::vector<float>& band,
                                           std::int64_t first)>& visit) const;
   void clear();
-  void make_odd(DType dtype, std::int64_t channels);
+  // Rows that are summed at once, or its multiples. One that others add beside keeps few, which pass through
+  // the host.
+  std::int64_t step(DType dtype) const {
+    return alone_ ? backend_.gram_rows(dtype, into_.channels_) : kGramTokens;
+  }
+  void make_odd(DType dtype);
   void sum(const TensorView& x);
   void sum_whole(const TensorView& x);
   void keep(const TensorView& x);

@@ -121,6 +121,17 @@ struct RowScore {
 // time (AMX's tiles, 32).
 inline constexpr std::int64_t kGramTokens = 32;
 
+// What a device multiplies dense weights for: batches that may be of one row, or calibration's thousands,
+// whose products may be a library's that takes rows by the tile. It decides how weights are laid out and what
+// few rows cost, no bit.
+enum class DeviceUse : std::uint8_t { kServing, kCalibration };
+
+// What computes something where there is a choice, for people: "weights of 5120 by 1024", "cuBLASLt 13.1.0:
+// algorithm 66, ..."; and why it is not the library, where it is not.
+struct KernelChoice {
+  std::string what, kernel, why;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -136,6 +147,8 @@ class Backend {
 
   // What it can do beyond these operations.
   virtual const Extensions& extensions() const = 0;
+  // Of what was prepared and summed so far (DeviceUse::kCalibration).
+  virtual std::vector<KernelChoice> kernel_choices() const { return {}; }
 
   // Memory. What a caller starts takes effect in the order of the calls, however a device runs it.
   virtual Buffer allocate(std::size_t bytes) = 0;
@@ -250,10 +263,12 @@ class Backend {
 
   // Calibration. gram: upper triangle (col >= row) of F32 [K, K] += sum_t x[t]^T x[t], exact products of x's
   // dtype (F32 or BF16) summed in FP32 in token order. `before`: how many rows g already holds, which x's
-  // follow; a multiple of kGramTokens (else Error(kInternal)), as matrix units sum that many tokens at once.
-  // So any split gives the same bits (the reference sums a call in FP64). Callers feed at most 4096 rows to
-  // one g and then drain it (calibration/input_stats.h).
+  // follow; a multiple of kGramTokens (else Error(kInternal)), as matrix units sum that many tokens at once. So
+  // any split of rows that follow a g of zeros gives the same bits (the reference sums a call in FP64).
+  // Callers feed at most 4096 rows to one g and then drain it (calibration/input_stats.h).
   virtual void gram(const TensorView& g, const TensorView& x, std::int64_t before = 0) = 0;
+  // How many rows at a time, from the first on, gram() is the faster for: kGramTokens, or 4096.
+  virtual std::int64_t gram_rows(DType /*of x*/, std::int64_t /*channels*/) const { return kGramTokens; }
   // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then g = 0.
   virtual void drain_gram(std::span<double> triangle, const TensorView& g) = 0;
   virtual void clear(const TensorView& to);  // = 0; any plain type
@@ -271,6 +286,7 @@ struct BackendRequest {
   std::string device = "auto";
   int threads = 0;              // 0: available_cores()
   std::string arithmetic = {};  // of the backend (Backend::arithmetic()); empty: the device's best
+  DeviceUse use = DeviceUse::kServing;
 };
 
 // What every processor with AVX2 and FMA computes alike, those with AVX-512 or AMX too: the order of every
@@ -288,6 +304,7 @@ std::shared_ptr<Backend> make_cpu_backend(
     int threads);  // level chosen once: LLMQ_CPU_ISA=scalar|avx2|avx512|amx or the best present
 std::shared_ptr<Backend>
 make_fake_backend();  // its memory is closed to the host; its work is run by the reference
-std::shared_ptr<Backend> make_cuda_backend(int index, int threads);  // threads of the host, for workers()
+// `threads` of the host, for workers()
+std::shared_ptr<Backend> make_cuda_backend(int index, int threads, DeviceUse use = DeviceUse::kServing);
 
 }  // namespace llmq

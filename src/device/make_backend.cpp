@@ -71,8 +71,9 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
   if (is_kind(device, "emulated"))
-    return make_emulated_cuda_backend(threads, {index_of(device, "emulated"), emulated_memory()});
-  if (is_kind(device, "cuda")) return make_cuda_backend(index_of(device, "cuda"), threads);
+    return make_emulated_cuda_backend(threads, {index_of(device, "emulated"), emulated_memory()},
+                                      request.use);
+  if (is_kind(device, "cuda")) return make_cuda_backend(index_of(device, "cuda"), threads, request.use);
   refuse_device(device);
 }
 

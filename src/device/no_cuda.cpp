@@ -4,7 +4,7 @@
 
 namespace llmq {
 
-std::shared_ptr<Backend> make_cuda_backend(int index, int) {
+std::shared_ptr<Backend> make_cuda_backend(int index, int, DeviceUse) {
   fail(ErrorKind::kUnsupported,
        ErrorDetail{fmt::format("device cuda:{} is asked for, and this llmq was built without CUDA", index),
                    {},

@@ -36,6 +36,7 @@ std::string device_of(const std::string& arithmetic) {
 std::shared_ptr<Backend> recorded_backend(const ProvenanceFacts& facts, BackendRequest asked,
                                           std::vector<OtherMaking>& otherwise) {
   std::shared_ptr<Backend> backend;
+  asked.use = DeviceUse::kCalibration;
   const bool cpu = facts.backend.starts_with("cpu ");
   if (asked.device == "auto" && !cpu) asked.device = device_of(facts.backend);
   try {

@@ -4,9 +4,11 @@
 // operation,shape,microseconds (median),GB/s,TFLOP/s, then fractions of the measured read bandwidth and of
 // the measured products of its type, and what stands beside it. Bytes are the least an operation must move,
 // each operand once; a Gram matrix's operations are those of its upper triangle. Weights of few rows, and
-// keys and values, are taken in turn from a gigabyte of them, so that no cache holds the next. On a GPU
-// cuBLASLt is timed beside it, where it can be opened (cublas_baseline.h). At the end stand the bars
-// (device_bars.h). "small" is for trying the program itself; where operations are named, only those are timed.
+// keys and values, are taken in turn from a gigabyte of them, so that no cache holds the next. Products and
+// Gram matrices of calibration are those of a backend for calibration (DeviceUse), which are cuBLASLt's where
+// it can be opened; the own kernels' stand beside them. So do codes that are dequantized for the library
+// (cublas_baseline.h). At the end stand the bars (device_bars.h). "small" is for trying the program itself;
+// where operations are named, only those are timed.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -105,7 +107,8 @@ void time_dequantized(TimedDevice& d, const Product& codes, const QuantizedMatri
 }
 
 // The linears of Qwen3-32B over a chunk of calibration, and the Gram matrices of their inputs.
-void time_calibration(TimedDevice& d, std::int64_t divided) {
+void time_calibration(TimedDevice& d, Backend& calibration, std::int64_t divided) {
+  bool library = false;
   const std::int64_t hidden = 5120 / divided, q = 8192 / divided, kv = 1024 / divided,
                      inner = 25600 / divided, rows = 4096 / divided;
   Measured fastest;
@@ -118,20 +121,22 @@ void time_calibration(TimedDevice& d, std::int64_t divided) {
     line.shape = fmt::format("{} {}", name, line.shape);
     const std::vector<BFloat16> numbers = random_numbers(d.bits, n, k);
     const TensorView x = d.random(DType::kBF16, Shape{rows, k}), y = d.random(DType::kF32, Shape{rows, n});
-    const std::unique_ptr<PreparedWeight> weight =
-        d.backend.prepare(TensorView(numbers.data(), DType::kBF16, Shape{n, k}), Compute::kBFloat16);
-    const auto multiply = [&](int) { d.backend.linear(y, x, *weight, {}); };
-    const Measured ours = d.time(line, multiply);
-    std::string beside;
-    if (d.cublas) {
-      const TensorView w(d.copied(numbers), DType::kBF16, Shape{n, k}, d.backend.device());
-      line.operation = "calibration_cublaslt";
-      if (const std::optional<Measured> theirs =
-              d.time_cublas(line, y, multiply, [&](int) { d.cublas->multiply(y, x, w); })) {
-        d.report(*theirs);
-        beside = fmt::format("{:.3f} of calibration_cublaslt", rate(ours) / rate(*theirs));
-      }
+    const TensorView w(numbers.data(), DType::kBF16, Shape{n, k});
+    const std::unique_ptr<PreparedWeight> weight = calibration.prepare(w, Compute::kBFloat16);
+    const auto multiply = [&](int) { calibration.linear(y, x, *weight, {}); };
+    const Measured ours = d.time_on(calibration, line, multiply);
+    std::string beside = weight->kernel;
+    const std::unique_ptr<PreparedWeight> own = d.backend.prepare(w, Compute::kBFloat16);
+    if (weight->kernel != own->kernel) {
+      library = true;
+      const std::vector<float> theirs = d.first_rows(y);
+      line.operation = "calibration_own";
+      const Measured plain = d.time(line, [&](int) { d.backend.linear(y, x, *own, {}); });
+      require_alike(theirs, d.first_rows(y), "the library's product " + line.shape);
+      d.report(plain);
+      beside = fmt::format("{:.3f} of calibration_own by {}", rate(ours) / rate(plain), weight->kernel);
     }
+    std::replace(beside.begin(), beside.end(), ',', ';');
     d.report(ours, beside);
     if (fastest.seconds == 0 || rate(ours) > rate(fastest)) fastest = ours;
     d.kept.clear();
@@ -142,12 +147,17 @@ void time_calibration(TimedDevice& d, std::int64_t divided) {
     d.backend.clear(g);
     const TensorView x = d.random(DType::kBF16, Shape{rows, channels});
     const auto square = static_cast<double>(channels) * static_cast<double>(channels);
-    const Measured gram =
-        d.time({measured::kGram, fmt::format("{}x{}", rows, channels), rows, 0,
-                4 * square + 2 * static_cast<double>(rows * channels), square * static_cast<double>(rows)},
-               [&](int) { d.backend.gram(g, x); });
+    Measured line{measured::kGram,
+                  fmt::format("{}x{}", rows, channels),
+                  rows,
+                  0,
+                  4 * square + 2 * static_cast<double>(rows * channels),
+                  square * static_cast<double>(rows)};
+    const Measured gram = d.time_on(calibration, line, [&](int) { calibration.gram(g, x); });
     d.report(gram,
              fmt::format("{:.3f} of {} {}", rate(gram) / rate(fastest), fastest.operation, fastest.shape));
+    line.operation = "gram_own";
+    if (library) d.report(d.time(line, [&](int) { d.backend.gram(g, x); }));
     d.kept.clear();
   }
 }
@@ -194,20 +204,20 @@ void print_bars(const TimedDevice& d, bool small) {
               at ? fmt::format("from {} row{} on", *at, *at == 1 ? "" : "s").c_str() : "at none of these");
 }
 
-void run(Backend& backend, bool small, const std::vector<std::string>& names) {
+void run(Backend& backend, Backend& calibration, bool small, const std::vector<std::string>& names) {
   const auto asked = [&](const std::string& operation) {
     return names.empty() || std::find(names.begin(), names.end(), operation) != names.end();
   };
   TimedDevice d{backend, small ? 1 : 1e9};
   std::printf("# %s\n", backend.name().c_str());
   const bool gpu = backend.name().starts_with("cuda:");
-  std::string missing = gpu ? find_cublas().missing : "this is no GPU";
+  std::string missing = gpu ? find_cublaslt().missing : "this is no GPU";
   try {
     if (missing.empty()) d.cublas = make_cublas_baseline(backend.device().index);
   } catch (const std::exception& error) {
     missing = error.what();
   }
-  std::printf("# cuBLASLt %s\n", missing.empty() ? find_cublas().version.c_str()
+  std::printf("# cuBLASLt %s\n", missing.empty() ? find_cublaslt().version.c_str()
                                                  : fmt::format("is left out: {}", missing).c_str());
   std::printf("operation,shape,microseconds,GB/s,TFLOP/s,of read,of products,beside\n");
   const MachinePeaks peaks = measure_machine(backend);
@@ -248,7 +258,11 @@ void run(Backend& backend, bool small, const std::vector<std::string>& names) {
   }
   if (asked(measured::kAttention))
     for (const std::int64_t sequences : {1, 8}) time_attention(d, small ? 64 : 8192, sequences);
-  if (asked(measured::kCalibration) || asked(measured::kGram)) time_calibration(d, small ? 64 : 1);
+  if (asked(measured::kCalibration) || asked(measured::kGram))
+    time_calibration(d, calibration, small ? 64 : 1);
+  for (const KernelChoice& choice : calibration.kernel_choices())
+    std::printf("# %s: %s%s%s\n", choice.what.c_str(), choice.kernel.c_str(), choice.why.empty() ? "" : ", ",
+                choice.why.c_str());
   print_bars(d, small);
 }
 
@@ -264,7 +278,9 @@ int main(int count, char** words) {
       std::fprintf(stderr, "device_bench DEVICE [small] [OPERATION...]\n");
       return 2;
     }
-    llmq::run(*llmq::make_backend({words[1]}), small, names);
+    const std::shared_ptr<llmq::Backend> calibration =
+        llmq::make_backend({words[1], 0, {}, llmq::DeviceUse::kCalibration});
+    llmq::run(*llmq::make_backend({words[1]}), *calibration, small, names);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "device_bench: %s\n", error.what());

@@ -5,13 +5,8 @@
 
 namespace llmq {
 
-const CublasFound& find_cublas() {
-  static const CublasFound found{{}, "this program was built without cuBLASLt"};
-  return found;
-}
-
 std::unique_ptr<CublasBaseline> make_cublas_baseline(int) {
-  fail(ErrorKind::kInternal, "{}", find_cublas().missing);
+  fail(ErrorKind::kInternal, "{}", find_cublaslt().missing);
 }
 
 }  // namespace llmq

@@ -56,14 +56,14 @@ inline double rate(const Measured& line) { return line.operations / line.seconds
 // A peer that computes something else is none. Sums in another order differ by far less than a hundredth, any
 // operand out of place by far more.
 inline void require_alike(const std::vector<float>& theirs, const std::vector<float>& ours,
-                          const std::string& shape) {
+                          const std::string& what) {
   double difference = 0, size = 0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const double apart = static_cast<double>(theirs[i]) - static_cast<double>(ours[i]);
     difference += apart * apart, size += static_cast<double>(ours[i]) * static_cast<double>(ours[i]);
   }
   if (!(difference <= 1e-4 * size))
-    fail(ErrorKind::kInternal, "its product {} is not ours: {:.3g} of it is different", shape,
+    fail(ErrorKind::kInternal, "{} is not ours: {:.3g} of it is different", what,
          std::sqrt(difference / size));
 }
 
@@ -97,8 +97,11 @@ struct TimedDevice {
   }
 
   using Call = std::function<void(int)>;
-  Measured time(Measured line, const Call& call) {
-    line.seconds = seconds_of(call, [&] { backend.synchronize(); });
+  Measured time(Measured line, const Call& call) { return time_on(backend, std::move(line), call); }
+  // By another backend of the same device, with tensors of this one.
+  Measured time_on(Backend& other, Measured line, const Call& call) {
+    backend.synchronize();
+    line.seconds = seconds_of(call, [&] { other.synchronize(); });
     return line;
   }
   // By cuBLASLt, whose y must be what the backend's is. None where the library is not there or fails; then it
@@ -113,7 +116,7 @@ struct TimedDevice {
     try {
       theirs(0);
       cublas->wait();
-      require_alike(first_rows(y), expected, line.shape);
+      require_alike(first_rows(y), expected, "its product " + line.shape);
       line.seconds = seconds_of(theirs, [&] { cublas->wait(); });
       return line;
     } catch (const std::exception& error) {

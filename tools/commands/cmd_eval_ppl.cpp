@@ -116,7 +116,8 @@ int run(EvalPplOptions& options, const GlobalOptions& globals) {
   for (const std::string& model : options.models) models.push_back(open_model(system_io(), model));
   std::optional<LoadedModel> against;
   if (!options.against.empty()) against = open_model(system_io(), options.against);
-  const Placement placement = placed(options.placement, globals, models.front().spec);
+  const Placement placement =
+      placed(options.placement, globals, models.front().spec, DeviceUse::kCalibration);
   options.request.early = placement.early;
   options.request.further_members = placement.further_members;
   const std::vector<Evaluation> evaluations =

@@ -62,7 +62,7 @@ JobSettings settings_of(const QuantizeOptions& options, const Recipe& recipe, co
   settings.on_step = throw_if_interrupted;
   settings.devices =
       chosen_devices(globals, options.devices ? parse_devices(*options.devices) : std::vector<int>(),
-                     wanted_arithmetic(recipe));
+                     wanted_arithmetic(recipe), DeviceUse::kCalibration);
   return settings;
 }
 

@@ -44,8 +44,8 @@ std::vector<int> parse_devices(const std::string& devices) {
 
 std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& globals,
                                                      const std::vector<int>& numbers,
-                                                     const std::string& arithmetic) {
-  if (numbers.empty()) return {chosen_backend(globals, arithmetic)};
+                                                     const std::string& arithmetic, DeviceUse use) {
+  if (numbers.empty()) return {chosen_backend(globals, arithmetic, use)};
   const bool cpu = globals.device == "auto" || globals.device == "cpu";
   if (!cpu && globals.device != "cuda" && globals.device != "emulated")
     refuse("--device " + globals.device + " is one device", "use --device cuda, or leave --devices out");
@@ -59,7 +59,7 @@ std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& global
     if (!cpu) one.device += fmt::format(":{}", number);
     if (!backends.empty())
       one.threads = std::max(1, backends.front()->workers().size() / static_cast<int>(numbers.size()));
-    backends.push_back(chosen_backend(one, arithmetic));
+    backends.push_back(chosen_backend(one, arithmetic, use));
     if (backends.back()->arithmetic() != backends.front()->arithmetic())
       refuse(fmt::format("{} computes otherwise than {}", backends.back()->name(), backends.front()->name()),
              "give devices of one type");

@@ -17,6 +17,7 @@ std::vector<int> parse_devices(const std::string& devices);
 // other one its share. Error(kUsage) for a device of which there is one.
 std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& globals,
                                                      const std::vector<int>& numbers,
-                                                     const std::string& arithmetic = {});
+                                                     const std::string& arithmetic = {},
+                                                     DeviceUse use = DeviceUse::kServing);
 
 }  // namespace llmq::tools

@@ -41,7 +41,7 @@ Placement divided(std::int64_t members, const GlobalOptions& globals) {
   return {first, {}, std::move(devices)};
 }
 
-Placement partly(int layers, const GlobalOptions& globals, const ModelSpec& spec) {
+Placement partly(int layers, const GlobalOptions& globals, const ModelSpec& spec, DeviceUse use) {
   if (layers < 0)
     fail(ErrorKind::kUsage, {fmt::format("{} blocks", layers), {}, "--gpu-layers", "give 0 or more"});
   if (globals.device == "auto" || globals.device == "cpu")
@@ -50,7 +50,8 @@ Placement partly(int layers, const GlobalOptions& globals, const ModelSpec& spec
                              "--gpu-layers",
                              "add --device cuda, or leave it out"});
   Placement placement;
-  if (static_cast<std::size_t>(layers) >= spec.blocks.size()) return {chosen_backend(globals), {}, {}};
+  if (static_cast<std::size_t>(layers) >= spec.blocks.size())
+    return {chosen_backend(globals, {}, use), {}, {}};
   if (layers > 0) placement.early = {chosen_backend(globals), layers};
   GlobalOptions rest = globals;
   rest.device = "cpu";
@@ -60,16 +61,17 @@ Placement partly(int layers, const GlobalOptions& globals, const ModelSpec& spec
 
 }  // namespace
 
-Placement placed(const PlacementFlags& flags, const GlobalOptions& globals, const ModelSpec& spec) {
+Placement placed(const PlacementFlags& flags, const GlobalOptions& globals, const ModelSpec& spec,
+                 DeviceUse use) {
   if (flags.members != 1 && flags.gpu_layers)
     fail(ErrorKind::kUsage, {"a model is divided over devices as a whole, not in part",
                              {},
                              "--tensor-parallel-size",
                              "leave it out, or leave --gpu-layers out"});
   member_spec(spec, flags.members);  // says why where it cannot be
-  if (flags.gpu_layers) return partly(*flags.gpu_layers, globals, spec);
+  if (flags.gpu_layers) return partly(*flags.gpu_layers, globals, spec, use);
   if (flags.members > 1) return divided(flags.members, globals);
-  return {chosen_backend(globals), {}, {}};
+  return {chosen_backend(globals, {}, use), {}, {}};
 }
 
 }  // namespace llmq::tools

@@ -22,7 +22,8 @@ struct Placement {
 };
 // Without --gpu-layers, and with as many as the model has or more, all of it is on --device; members are on
 // the first devices of that kind. Error(kUsage) where --device names no device beside the CPU for some
-// layers, or the model cannot be divided so.
-Placement placed(const PlacementFlags& flags, const GlobalOptions& globals, const ModelSpec& spec);
+// layers, or the model cannot be divided so. `use`: of a device that has all of it.
+Placement placed(const PlacementFlags& flags, const GlobalOptions& globals, const ModelSpec& spec,
+                 DeviceUse use = DeviceUse::kServing);
 
 }  // namespace llmq::tools

@@ -2,6 +2,7 @@
 // become sizes, host lists become device arrays, results that belong to the host come back.
 #include "device/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "device/cuda/cuda_extensions.h"
 #include "device/cuda/cuda_products.h"
 #include "device/cuda/cuda_work.h"
+#include "device/cuda/dense_products.h"
 #include "device/own_weight.h"
 
 namespace llmq {
@@ -17,7 +19,8 @@ namespace {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : work_(std::move(device), threads) {}
+  CudaBackend(std::unique_ptr<CudaDevice> device, int threads, DeviceUse use)
+      : work_(std::move(device), threads), products_(products_for(use)) {}
 
   std::string name() const override { return work_.device().name(); }
   std::string arithmetic() const override { return work_.device().arithmetic(); }
@@ -25,11 +28,15 @@ class CudaBackend final : public Backend {
   int threads() const override { return work_.threads(); }
   ThreadPool& workers() override { return work_.pool(); }
   const Extensions& extensions() const override { return extensions_.all(); }
+  std::vector<KernelChoice> kernel_choices() const override { return products_->choices(); }
 
   // Memory.
   Buffer allocate(std::size_t bytes) override { return Buffer(work_.device().memory(), bytes); }
   std::uint64_t peak_bytes() const override { return work_.device().peak_bytes(); }
-  std::uint64_t free_bytes() const override { return work_.device().free_bytes(); }
+  std::uint64_t free_bytes() const override {
+    const std::uint64_t free = work_.device().free_bytes();
+    return free - std::min(free, products_->reserved_bytes());
+  }
   std::uint64_t scratch_bytes() const override {
     return static_cast<std::uint64_t>(work_.device().scratch_bytes());
   }
@@ -70,7 +77,7 @@ class CudaBackend final : public Backend {
   // Weights.
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
     require_on({}, "prepare", {&weight});
-    return dense_weight(work_.device(), weight, compute, work_.pool());
+    return dense_weight(work_.device(), *products_, weight, compute, work_.pool());
   }
   std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
     return code_weight(work_.device(), matrix, compute);
@@ -222,8 +229,10 @@ class CudaBackend final : public Backend {
   // Calibration.
   void gram(const TensorView& g, const TensorView& x, std::int64_t before) override {
     require_on(device(), "gram", {&g, &x});
-    require_gram_start(before);
-    accumulate_gram(work_, g, x);
+    products_->add_gram(g, x, before);
+  }
+  std::int64_t gram_rows(DType dtype, std::int64_t channels) const override {
+    return products_->gram_rows(dtype, channels);
   }
   void drain_gram(std::span<double> triangle, const TensorView& g) override {
     require_on(device(), "drain_gram", {&g});
@@ -246,14 +255,22 @@ class CudaBackend final : public Backend {
                                   [&](const CudaWeight& mine) { return mine.owner == &work_.device(); });
   }
 
+  std::unique_ptr<DenseProducts> products_for(DeviceUse use) {
+    if (use == DeviceUse::kServing) return make_own_products(work_, {});
+    DenseLibrary* const library = work_.device().dense_library();
+    if (library == nullptr) return make_own_products(work_, work_.device().why_no_dense_library());
+    return make_library_products(work_, *library);
+  }
+
   CudaWork work_;
+  std::unique_ptr<DenseProducts> products_;
   CudaExtensions extensions_{work_};
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads) {
-  return std::make_shared<CudaBackend>(std::move(device), threads);
+std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads, DeviceUse use) {
+  return std::make_shared<CudaBackend>(std::move(device), threads, use);
 }
 
 }  // namespace llmq

@@ -10,8 +10,9 @@
 
 namespace llmq {
 
-// `threads` of the host stand in workers().
-std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads);
+// `threads` of the host stand in workers(). For calibration the device's library multiplies, where it has one.
+std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads,
+                                         DeviceUse use = DeviceUse::kServing);
 
 // The same backend and the same kernels without a device: every block of threads is emulated on the host
 // (kernels/cuda/block.h). For tests on machines without a GPU; hundreds of times slower than the CPU backend.
@@ -23,6 +24,7 @@ struct EmulatedDeviceSpec {
   std::int64_t scratch_bytes = 64 << 10;           // little, so that tests see operations cut
 };
 std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec);
-std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec = {});
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec = {},
+                                                    DeviceUse use = DeviceUse::kServing);
 
 }  // namespace llmq

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "device/cuda/dense_library.h"
 #include "device/cuda/square_cholesky.h"
 #include "kernels/cuda/kernel_table.h"
 #include "tensor/buffer.h"
@@ -32,6 +33,9 @@ class CudaDevice {
   virtual void* stream() const = 0;        // what kernels are launched on
   virtual SquareCholesky* cholesky() = 0;  // null where there is none
   virtual std::string why_no_cholesky() const { return {}; }
+  virtual DenseLibrary* dense_library() { return nullptr; }  // null where there is none
+  // as a sentence, where there could be one
+  virtual std::string why_no_dense_library() const { return {}; }
 
   // `from_host` is free again at return; the copy itself may still be under way.
   virtual void copy_in(void* to, const void* from_host, std::size_t bytes) = 0;

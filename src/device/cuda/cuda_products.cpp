@@ -1,5 +1,6 @@
 // The kernels for products with a weight, in the order in which they are asked:
 //
+//   fixed            BF16 inputs and numbers: a library's, in calibration (dense_products.h)
 //   rounded inputs   inputs of 8 bits, fragments of codes: matrix units (device/low_precision.h)
 //   fragments        BF16 inputs, fragments of BF16 numbers or codes: matrix units (kernels/cuda/linear.h)
 //   codes            codes of one byte, dequantized one by one in FP32 (kernels/cuda/product.h)
@@ -10,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "device/cuda/dense_products.h"
 #include "device/low_precision.h"
 #include "device/product_list.h"
 
@@ -119,6 +121,8 @@ struct CudaProduct {
 };
 
 constexpr CudaProduct kCudaProducts[] = {
+    {[](const Product& p) { return p.w.fixed != nullptr; },
+     [](CudaWork&, const Product& p) { p.w.fixed->multiply(p.y, p.x, p.w.values, p.bias); }},
     {[](const Product& p) { return p.w.form && p.w.activation != ActivationScale::kNone; }, multiply_rounded},
     {[](const Product& p) { return p.w.form.has_value(); },
      [](CudaWork& work, const Product& p) { multiply_fragments(work, p, on_fragments(p)); }},
@@ -143,7 +147,8 @@ void evaluate_form(CudaWork& work, std::span<double> loss, const TensorView& d, 
   const auto count = static_cast<std::size_t>(shape.elements());
   const Buffer products = work.scratch(count * sizeof(float)), losses = work.scratch(loss.size_bytes());
   const TensorView t = products.view(DType::kF32, shape);
-  if (g.form) {  // the matrix units take BF16: d is rounded once, in one of its two places
+  if (g.form ||
+      g.fixed != nullptr) {  // the matrix units take BF16: d is rounded once, in one of its two places
     const Buffer rounded = work.scratch(count * sizeof(BFloat16));
     const TensorView narrow = rounded.view(DType::kBF16, shape);
     work.start("convert", work.kernels().convert,

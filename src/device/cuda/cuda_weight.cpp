@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "device/cuda/dense_products.h"
 #include "device/low_precision.h"
 
 namespace llmq {
@@ -115,8 +116,16 @@ cuda::CodeOperand CudaWeight::coded() const {
           type == WeightType::kFloat8};
 }
 
-std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute,
-                                         ThreadPool& pool) {
+void pack_numbers(CudaDevice& device, CudaWeight& weight, const Buffer& numbers) {
+  weight.group = weight.in_features;
+  weight.form = cuda::WeightForm::kBFloat16;
+  weight.kernel = name_of(*weight.form);
+  pack(device, weight, numbers);
+  weight.bytes = weight.fragments.bytes();
+}
+
+std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, DenseProducts& products,
+                                         const TensorView& weight, Compute compute, ThreadPool& pool) {
   auto prepared = std::make_unique<CudaWeight>(device);
   // FP32 products of narrower numbers are exact
   const DType dtype = compute == Compute::kBFloat16 ? DType::kBF16 : weight.dtype;
@@ -126,6 +135,7 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& w
   prepared->element = element_of(dtype);
   prepared->bytes = static_cast<std::size_t>(weight.rows() * weight.cols() * element_bytes(dtype));
   prepared->kernel = fmt::format("{} numbers", dtype_row(dtype).name);
+  if (compute == Compute::kBFloat16) prepared->fixed = products.find(weight.rows(), weight.cols());
   prepared->values = device.filled(prepared->bytes, [&](const CudaDevice::Put& put) {
     if (dtype == weight.dtype)
       put(0, weight.pointer, prepared->bytes);
@@ -133,12 +143,12 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& w
       put_rounded(put, weight, pool);
   });
   if (compute == Compute::kFloat32 || prepared->bytes == 0) return prepared;
-  prepared->group = prepared->in_features;
-  prepared->form = cuda::WeightForm::kBFloat16;
-  prepared->kernel = name_of(*prepared->form);
-  pack(device, *prepared, prepared->values);
+  if (prepared->fixed != nullptr) {
+    prepared->kernel = prepared->fixed->text();
+    return prepared;
+  }
+  pack_numbers(device, *prepared, prepared->values);
   prepared->values.reset();
-  prepared->bytes = prepared->fragments.bytes();
   return prepared;
 }
 

@@ -1,6 +1,7 @@
 // Weights in a device's memory, as what multiplies them takes them:
 //   fragments  BF16 numbers and codes for the matrix units (kernels/cuda/linear.h): bfloat16 compute, and all
 //              with 8-bit inputs
+//   fixed      BF16 numbers, for a library's products (dense_products.h): calibration
 //   dense      numbers as they are stored, for FP32 products
 //   coded      codes of one byte, each dequantized in FP32: float32 compute, minima, columns in another order
 #pragma once
@@ -13,6 +14,9 @@
 
 namespace llmq {
 
+class DenseProducts;
+class FixedProduct;
+
 class CudaWeight final : public PreparedWeight {
  public:
   explicit CudaWeight(const CudaDevice& device) : owner(&device), owner_name(device.name()) {}
@@ -23,7 +27,8 @@ class CudaWeight final : public PreparedWeight {
 
   std::optional<cuda::WeightForm> form;         // fragments, or:
   Buffer fragments, group_scales, group_zeros;  // FP32 [groups][padded features]
-  Buffer values;                                // dense: [out, in] of `element`
+  Buffer values;                                // dense or fixed: [out, in] of `element`
+  const FixedProduct* fixed = nullptr;
   cuda::Element element = cuda::Element::kF32;
 
   Buffer codes, scales, zeros, minima, column_group;  // coded
@@ -40,8 +45,10 @@ class CudaWeight final : public PreparedWeight {
 cuda::Element element_of(DType dtype);  // F32, BF16, F16; Error(kInternal) for others
 
 // `pool` rounds what is not BF16 yet.
-std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute,
-                                         ThreadPool& pool);
+std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, DenseProducts& products,
+                                         const TensorView& weight, Compute compute, ThreadPool& pool);
+// `numbers`, BF16 [out, in] in the device's memory, to the fragments of a weight of these sides.
+void pack_numbers(CudaDevice& device, CudaWeight& weight, const Buffer& numbers);
 // Error(kUnsupported) where columns were kept as they are, or check_low_precision() refuses.
 std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute);
 

@@ -7,11 +7,13 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "device/cuda/cublaslt.h"
 #include "device/cuda/cuda_backend.h"
 #include "device/cuda/cusolver.h"
 #include "device/cuda/profile_ranges.h"
@@ -103,6 +105,23 @@ class RuntimeDevice final : public CudaDevice {
     return cholesky_.get();
   }
   std::string why_no_cholesky() const override { return find_cusolver().missing; }
+  DenseLibrary* dense_library() override {
+    if (!dense_ && why_no_dense_library().empty()) {
+      memory_->trim();  // for what the library allocates by itself
+      dense_ = make_cublaslt(memory_, stream());
+    }
+    return dense_.get();
+  }
+  // LLMQ_DENSE_PRODUCTS=own: not even where the library is there.
+  std::string why_no_dense_library() const override {
+    const char* const word = std::getenv("LLMQ_DENSE_PRODUCTS");
+    if (word == nullptr || *word == '\0') return find_cublaslt().missing;
+    if (std::strcmp(word, "own") == 0) return "LLMQ_DENSE_PRODUCTS=own asks for none";
+    fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is no choice of dense products", word),
+                                        {},
+                                        "LLMQ_DENSE_PRODUCTS",
+                                        "write own, or leave it out"});
+  }
 
   void copy_in(void* to, const void* from_host, std::size_t bytes) override {
     pass(to, from_host, bytes, memory_->stream());
@@ -222,12 +241,13 @@ class RuntimeDevice final : public CudaDevice {
   PinnedMemory pinned_;
   StagingRing ring_;
   std::unique_ptr<SquareCholesky> cholesky_;
+  std::unique_ptr<DenseLibrary> dense_;
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> make_cuda_backend(int index, int threads) {
-  return make_backend_on(std::make_unique<RuntimeDevice>(index, threads), threads);
+std::shared_ptr<Backend> make_cuda_backend(int index, int threads, DeviceUse use) {
+  return make_backend_on(std::make_unique<RuntimeDevice>(index, threads), threads, use);
 }
 
 }  // namespace llmq

@@ -305,6 +305,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   clock.charge("writing");
   run.memory.mark();
   report.memory_samples = run.memory.to_json();
+  report.kernels = backend.kernel_choices();
   report.seconds_by_part = clock.seconds();
   report.seconds = seconds_since(start);
   return report;
@@ -314,6 +315,15 @@ Json fallbacks_json(std::span<const Fallback> fallbacks) {
   Json list = Json::array();
   for (const Fallback& fallback : fallbacks)
     list.push_back(Json::object({{"module", Json(fallback.module)}, {"reason", Json(fallback.reason)}}));
+  return list;
+}
+
+Json kernels_json(std::span<const KernelChoice> kernels) {
+  Json list = Json::array();
+  for (const KernelChoice& choice : kernels)
+    list.push_back(Json::object({{"what", Json(choice.what)},
+                                 {"kernel", Json(choice.kernel)},
+                                 {"why", choice.why.empty() ? Json() : Json(choice.why)}}));
   return list;
 }
 
@@ -345,6 +355,7 @@ Json QuantizeReport::to_json() const {
                               {"fallbacks", fallbacks_json(fallbacks)},
                               {"warnings", text_list(warnings)},
                               {"modules", list}});
+  if (!kernels.empty()) report["kernels"] = kernels_json(kernels);
   if (!mixtures.empty()) {
     Json& blocks = report["mixtures"] = Json::array();
     for (const Json& mixture : mixtures) blocks.push_back(mixture);

@@ -37,6 +37,7 @@ struct QuantizeReport {
   std::vector<ModuleReport> modules;
   std::vector<Fallback> fallbacks;
   std::vector<std::string> warnings;
+  std::vector<KernelChoice> kernels;  // of a device's dense products, where there is a choice
   std::vector<Json> mixtures;  // what the experts of each block got (MixtureQuantizer), as the report has it
   // The losses are taken from the products of so many calibration tokens and scaled to all.
   std::int64_t loss_tokens = 0;

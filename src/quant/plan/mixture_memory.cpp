@@ -121,8 +121,8 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec&
     add("a prepared Gram square and rows that a search judges", judged(h, sampled_rows(mixture)));
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
     const std::uint64_t k = input.channels, n = k * input.rows;
-    // The sum in FP32 and that of all chunks in FP64.
-    add("experts' sums", input.at_once * (k * k * 4 + k * (k + 1) * 4));
+    // The sum in FP32 and that of all chunks in FP64, and rows that wait.
+    add("experts' sums", input.at_once * (k * k * 4 + k * (k + 1) * 4 + waiting_rows(k)));
     add("a prepared Gram square, and a rounded linear or what rounds it",
         judged(k, input.rows) + std::max({2 * n * element_, 8 * k * k, clipping,
                                           gptq_device_bytes(static_cast<std::int64_t>(input.rows),

@@ -49,6 +49,9 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       has_own_memory_(plan.device_room.has_value()),
       device_scratch_(has_own_memory_ ? plan.device_room->scratch_bytes : 0),
       lanes_(has_own_memory_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
+      gram_rows_(has_own_memory_ && lanes_ == 1 && plan.compute == Compute::kBFloat16
+                     ? positive(plan.device_room->gram_rows)
+                     : positive(kGramTokens)),
       compute_(plan.compute),
       experts_at_once_(positive(plan.experts_at_once)),
       element_(plan.compute == Compute::kBFloat16 ? 2 : 4),

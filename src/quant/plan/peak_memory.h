@@ -60,6 +60,8 @@ class PeakMemory {
   std::uint64_t judge_on_device(const BlockSpec& block, SiteId site) const;
   std::uint64_t sampled_rows_on_device(const BlockSpec& block, SiteId site) const;
   std::uint64_t clip_search(const LinearSpec& linear) const;
+  // Rows that wait for a sum on a device that has all samples.
+  std::uint64_t waiting_rows(std::uint64_t channels) const { return gram_rows_ * channels * element_; }
 
   std::vector<MemoryItem> reading() const;
 
@@ -144,7 +146,7 @@ class PeakMemory {
   const std::string& format_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, in_file_, on_host_,
       has_own_memory_;
-  std::uint64_t device_scratch_, lanes_;  // lanes: devices that share the samples
+  std::uint64_t device_scratch_, lanes_, gram_rows_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t experts_at_once_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,

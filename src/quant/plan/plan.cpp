@@ -346,6 +346,8 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   if (plan.traits->factorizes && !devices.host_factorization.empty())
     plan.warnings.push_back(devices.host_factorization);
+  if (plan.needs_calibration && compute == Compute::kBFloat16 && !devices.own_products.empty())
+    plan.warnings.push_back(devices.own_products);
   keep_within_limits(plan, recipe.source, checkpoint, spec, threads, memory_limit);
   return plan;
 }

@@ -23,14 +23,16 @@ namespace llmq {
 // can be cut.
 struct DeviceRoom {
   std::uint64_t free_bytes = 0, scratch_bytes = 0;
+  std::int64_t gram_rows = kGramTokens;  // of BF16 that a sum wants at once (Backend::gram_rows())
 };
 
 // The devices of a run as a plan needs them: their names where there are several, the least room where they
-// have memory of their own, and why the host factorizes for the first of them, where it does.
+// have memory of their own, and why the host factorizes for the first of them, or its own kernels multiply
+// where a library could, where they do.
 struct PlannedDevices {
   std::vector<std::string> names = {};
   std::optional<DeviceRoom> room = {};
-  std::string host_factorization = {};
+  std::string host_factorization = {}, own_products = {};
 };
 PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices);
 

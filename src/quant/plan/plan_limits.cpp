@@ -4,6 +4,7 @@
 
 #include "base/amount_text.h"
 #include "base/error.h"
+#include "calibration/input_stats.h"
 #include "quant/methods/gptq/factorization.h"
 #include "quant/plan/memory_limit.h"
 #include "quant/plan/plan_costs.h"
@@ -52,10 +53,16 @@ PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices
   for (const std::shared_ptr<Backend>& device : devices) {
     if (devices.size() > 1) planned.names.push_back(device->name());
     if (device->scratch_bytes() == 0) continue;  // its memory is the host's
-    if (!planned.room) planned.room = {device->free_bytes(), device->scratch_bytes()};
+    if (!planned.room)
+      planned.room = {device->free_bytes(), device->scratch_bytes(),
+                      device->gram_rows(DType::kBF16, kGramChunkRows)};
     planned.room->free_bytes = std::min(planned.room->free_bytes, device->free_bytes());
   }
-  if (!devices.empty()) planned.host_factorization = host_factorization(*devices.front());
+  if (devices.empty()) return planned;
+  planned.host_factorization = host_factorization(*devices.front());
+  for (const KernelChoice& choice : devices.front()->kernel_choices())
+    if (!choice.why.empty())
+      planned.own_products = fmt::format("{} have the {}: {}", choice.what, choice.kernel, choice.why);
   return planned;
 }
 

@@ -17,6 +17,7 @@
 #include "device/backend.h"
 #include "device/cpu/cpu_backend.h"
 #include "device/cuda/cuda_backend.h"
+#include "support/stand_in_library.h"
 #include "support/tolerance.h"
 
 namespace llmq::testing {
@@ -26,7 +27,9 @@ namespace llmq::testing {
 inline constexpr double kExpError = 4 * 0x1p-23;
 
 struct BackendParam {
-  std::string name;  // reference | fake | cpu_<level> | cuda_emulated | cuda
+  // reference | fake | cpu_<level> | cuda_emulated | cuda; of the last two for calibration, with a library's
+  // products: cuda_stand_in | cuda_calibration
+  std::string name;
   int threads = 1;
 };
 
@@ -49,8 +52,8 @@ inline std::vector<BackendParam> backends(const std::vector<int>& cpu_threads) {
     for (const int threads : cpu_threads) params.push_back({"cpu_" + level, threads});
   // What "amx" computes with, on processors without the AMX units too.
   for (const int threads : cpu_threads) params.push_back({"cpu_amx_emulated", threads});
-  params.push_back({"cuda_emulated", 1});
-  params.push_back({"cuda", 1});
+  for (const char* cuda : {"cuda_emulated", "cuda_stand_in", "cuda", "cuda_calibration"})
+    params.push_back({cuda, 1});
   return params;
 }
 
@@ -59,9 +62,11 @@ inline std::shared_ptr<Backend> open_backend(const BackendParam& param, std::str
   if (param.name == "reference") return make_reference_backend();
   if (param.name == "fake") return make_fake_backend();
   if (param.name == "cuda_emulated") return make_emulated_cuda_backend(param.threads);
-  if (param.name == "cuda") {
+  if (param.name == "cuda_stand_in") return stand_in_backend();
+  if (param.name == "cuda" || param.name == "cuda_calibration") {
     try {
-      return make_cuda_backend(0, param.threads);
+      return make_cuda_backend(0, param.threads,
+                               param.name == "cuda" ? DeviceUse::kServing : DeviceUse::kCalibration);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUnsupported) throw;
       *why = error.what();

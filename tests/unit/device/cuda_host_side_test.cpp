@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "device/cuda/cublaslt.h"
 #include "device/cuda/cusolver.h"
 #include "device/cuda/recent_lists.h"
 #include "device/cuda/staging_ring.h"
@@ -267,16 +268,18 @@ TEST(Exchange, DevicesThatReachOneAnotherCopyByThemselves) {
 }
 
 // A library that is here has all that is asked of it; one that is not is said to be missing.
-TEST(Cusolver, IsWholeOrMissing) {
-  const CusolverFound& found = find_cusolver();
+template <class Found>
+void expect_whole_or_missing(const Found& found, const std::string& name) {
   if (found.missing.empty())
     EXPECT_THAT(found.version, ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
   else
-    EXPECT_THAT(found.missing, ::testing::AnyOf(::testing::StartsWith("cuSOLVER cannot be opened: "),
-                                                "this llmq was built without cuSOLVER"));
+    EXPECT_THAT(found.missing, ::testing::AnyOf(::testing::StartsWith(name + " cannot be opened: "),
+                                                "this llmq was built without " + name));
   EXPECT_NE(found.version.empty(), found.missing.empty());
-  std::printf("cuSOLVER: %s%s\n", found.version.c_str(), found.missing.c_str());
+  std::printf("%s: %s%s\n", name.c_str(), found.version.c_str(), found.missing.c_str());
 }
+TEST(Cusolver, IsWholeOrMissing) { expect_whole_or_missing(find_cusolver(), "cuSOLVER"); }
+TEST(Cublaslt, IsWholeOrMissing) { expect_whole_or_missing(find_cublaslt(), "cuBLASLt"); }
 
 }  // namespace
 }  // namespace llmq

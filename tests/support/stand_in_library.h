@@ -1,0 +1,135 @@
+// A stand-in for a library of dense products on an emulated device: chains of fused multiply-adds, which have
+// the bits of the emulated kernels, and algorithms that give a row other bits where they are told to.
+#pragma once
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "support/recording_device.h"
+
+namespace llmq::testing {
+
+struct StandInAlgorithm {
+  std::optional<std::int64_t> other_row = {};  // of a product or a panel: it is summed from its other end
+  std::int64_t of_rows = 0;                    // in products of so many rows; 0: in all
+  std::int64_t refused = 0;                    // products of so many rows are not taken
+};
+
+// What was asked of it, in order: rows of products, first rows of panels.
+struct StandInCalls {
+  std::vector<std::int64_t> rows, panels;
+};
+
+// `start` + sum_k x[k * x_step] w[k * w_step], as the emulated kernels add it up, or from its other end.
+struct StandInSum {
+  const BFloat16 *x, *w;
+  std::int64_t x_step = 1, w_step = 1, count = 0;
+  float start = 0;
+  float value(bool falling = false) const {
+    float sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t k = falling ? count - 1 - i : i;
+      sum = std::fma(to_float(x[k * x_step]), to_float(w[k * w_step]), sum);
+    }
+    return start + sum;
+  }
+};
+
+class StandInLibrary final : public DenseLibrary {
+ public:
+  StandInLibrary(std::vector<StandInAlgorithm> algorithms, StandInCalls& calls)
+      : algorithms_(std::move(algorithms)), calls_(calls) {}
+  std::string name() const override { return "stand-in 1.2.3"; }
+  std::vector<std::unique_ptr<DensePlan>> plans(const DenseShape& full) override {
+    return all<DensePlan, Product>(full);
+  }
+  std::vector<std::unique_ptr<PanelPlan>> plans(const GramPanel& panel) override {
+    return all<PanelPlan, Panel>(panel);
+  }
+
+ private:
+  template <class Plan, class Made, class Of>
+  std::vector<std::unique_ptr<Plan>> all(const Of& of) {
+    std::vector<std::unique_ptr<Plan>> plans;
+    for (std::size_t i = 0; i < algorithms_.size(); ++i)
+      plans.push_back(std::make_unique<Made>(of, "algorithm " + std::to_string(i), algorithms_[i], calls_));
+    return plans;
+  }
+
+  class Product final : public DensePlan {
+   public:
+    Product(const DenseShape& shape, std::string text, const StandInAlgorithm& algorithm, StandInCalls& calls)
+        : shape_(shape), text_(std::move(text)), algorithm_(algorithm), calls_(calls) {}
+    std::string text() const override { return text_; }
+    bool takes(std::int64_t rows) const override { return rows != algorithm_.refused; }
+    void multiply(float* y, const BFloat16* x, const BFloat16* w, std::int64_t rows) override {
+      calls_.rows.push_back(rows);
+      const bool odd = algorithm_.other_row && (algorithm_.of_rows == 0 || algorithm_.of_rows == rows);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t n = 0; n < shape_.features; ++n)
+          y[r * shape_.features + n] =
+              StandInSum{x + r * shape_.columns, w + n * shape_.columns, 1, 1, shape_.columns}.value(
+                  odd && r == *algorithm_.other_row);
+    }
+
+   private:
+    const DenseShape shape_;
+    const std::string text_;
+    const StandInAlgorithm algorithm_;
+    StandInCalls& calls_;
+  };
+
+  // As a library's, it writes below the diagonal, too.
+  class Panel final : public PanelPlan {
+   public:
+    Panel(const GramPanel& panel, std::string text, const StandInAlgorithm& algorithm, StandInCalls& calls)
+        : panel_(panel), text_(std::move(text)), algorithm_(algorithm), calls_(calls) {}
+    std::string text() const override { return text_; }
+    void add(float* panel, const BFloat16* x) override {
+      calls_.panels.push_back(panel_.first);
+      for (std::int64_t i = panel_.first; i < panel_.first + panel_.count; ++i)
+        for (std::int64_t j = panel_.first; j < panel_.channels; ++j) {
+          float& sum = panel[(i - panel_.first) * panel_.stride + j - panel_.first];
+          sum = StandInSum{x + i, x + j, panel_.channels, panel_.channels, panel_.rows, sum}.value(
+              algorithm_.other_row == i);
+        }
+    }
+
+   private:
+    const GramPanel panel_;
+    const std::string text_;
+    const StandInAlgorithm algorithm_;
+    StandInCalls& calls_;
+  };
+
+  const std::vector<StandInAlgorithm> algorithms_;
+  StandInCalls& calls_;
+};
+
+// An emulated device that has the library; it owns what is noted where nobody else does.
+class StandInDevice final : public RecordingDevice {
+ public:
+  explicit StandInDevice(std::vector<StandInAlgorithm> algorithms = {{}}, StandInCalls* calls = nullptr,
+                         std::int64_t scratch_bytes = 64 << 10, int index = 0)
+      : RecordingDevice(notes_, index),
+        scratch_bytes_(scratch_bytes),
+        library_(std::move(algorithms), calls == nullptr ? calls_ : *calls) {}
+  std::int64_t scratch_bytes() const override { return scratch_bytes_; }
+  DenseLibrary* dense_library() override { return &library_; }
+
+ private:
+  DeviceNotes notes_;
+  StandInCalls calls_;
+  std::int64_t scratch_bytes_;
+  StandInLibrary library_;
+};
+
+// For calibration.
+inline std::shared_ptr<Backend> stand_in_backend(std::vector<StandInAlgorithm> algorithms = {{}},
+                                                 StandInCalls* calls = nullptr,
+                                                 std::int64_t scratch_bytes = 64 << 10, int index = 0) {
+  return make_backend_on(std::make_unique<StandInDevice>(std::move(algorithms), calls, scratch_bytes, index),
+                         1, DeviceUse::kCalibration);
+}
+
+}  // namespace llmq::testing

@@ -1,0 +1,75 @@
+// A calibrated run on a device that has a library of dense products: the bytes are those of one that has
+// none, and plan and report say what multiplied.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "captured_output.h"
+#include "quant/plan/plan_limits.h"
+#include "support/stand_in_library.h"
+
+namespace llmq {
+namespace {
+
+struct LibraryRun {
+  CapturedOutput output;
+  QuantizeReport report;
+};
+
+Plan library_plan(const std::shared_ptr<Backend>& device, Compute compute) {
+  const Checkpoint checkpoint = stories();
+  return make_plan(
+      Recipe::parse("method: gptq\nscheme: w4a16_g32_sym\nignore: ['re:.*(layers.1|q_proj|k_proj|gate).*']\n"
+                    "calibration: {samples: 2, sequence_length: 16}\n",
+                    "r.yaml"),
+      checkpoint, ModelSpec::read(checkpoint), compute, 1, 0, planned_devices({&device, 1}));
+}
+
+LibraryRun run_on(const std::shared_ptr<Backend>& device) {
+  const Checkpoint checkpoint = stories();
+  LibraryRun run;
+  run.report = run_pipeline(library_plan(device, Compute::kBFloat16), checkpoint, ModelSpec::read(checkpoint),
+                            some_samples(2, 16), *device, run.output, {});
+  return run;
+}
+
+TEST(LibraryProducts, ARunHasTheBytesOfTheOwnKernelsAndSaysWhatMultiplied) {
+  testing::StandInCalls calls;
+  const LibraryRun theirs = run_on(testing::stand_in_backend({{}}, &calls)),
+                   own = run_on(make_emulated_cuda_backend(1));
+  EXPECT_FALSE(calls.rows.empty());
+  ASSERT_FALSE(own.output.quantized.empty());
+  for (const auto& [name, matrix] : own.output.quantized) {
+    EXPECT_EQ(theirs.output.quantized.at(name).codes, matrix.codes) << name;
+    EXPECT_EQ(theirs.output.quantized.at(name).loss, matrix.loss) << name;
+  }
+  EXPECT_EQ(own.report.to_json().find("kernels"), nullptr);
+  const Json report = theirs.report.to_json();
+  const Json& kernels = report.at("kernels");
+  ASSERT_FALSE(kernels.items().empty());
+  for (const Json& one : kernels.items()) {
+    EXPECT_THAT(one.at("what").as_string(), ::testing::HasSubstr("weights of "));
+    EXPECT_EQ(one.at("kernel").as_string(), "stand-in 1.2.3: algorithm 0");
+    EXPECT_TRUE(one.at("why").is_null());
+  }
+}
+
+class WithoutLibrary final : public testing::RecordingDevice {
+ public:
+  explicit WithoutLibrary(testing::DeviceNotes& notes) : RecordingDevice(notes, 0) {}
+  std::string why_no_dense_library() const override { return "cuBLASLt cannot be opened: it is not there"; }
+};
+
+TEST(LibraryProducts, APlanWarnsWhereTheLibraryIsMissing) {
+  testing::DeviceNotes notes;
+  const auto planned = [&](DeviceUse use, Compute compute) {
+    return library_plan(make_backend_on(std::make_unique<WithoutLibrary>(notes), 1, use), compute).warnings;
+  };
+  EXPECT_THAT(planned(DeviceUse::kCalibration, Compute::kBFloat16),
+              ::testing::Contains("dense products have the own kernels: cuBLASLt cannot be opened: it is not "
+                                  "there"));
+  EXPECT_THAT(planned(DeviceUse::kCalibration, Compute::kFloat32), ::testing::IsEmpty());
+  EXPECT_THAT(planned(DeviceUse::kServing, Compute::kBFloat16), ::testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace llmq
