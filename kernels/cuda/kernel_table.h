@@ -9,6 +9,7 @@
 #include "kernels/cuda/draw_token.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gram_bf16.h"
+#include "kernels/cuda/gram_panels.h"
 #include "kernels/cuda/group_search.h"
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/linear_arguments.h"
@@ -53,6 +54,10 @@ struct CudaKernels {
   Launch<Product<CodeOperand>> code_product;
   int (*gram_bf16)(const GramArguments& arguments, void* stream);  // gram_bf16.h
   Launch<Each<DrainGram>> drain_gram;
+  Launch<Each<PlaceSquare>> place_square;
+  Launch<Each<TakeDiagonal>> take_diagonal;
+  Launch<Each<UnitUpperPanel>> unit_upper_panel;
+  Launch<Each<SquarePanel>> square_panel;
   Launch<RoundInputs> round_inputs;
   Launch<Each<SumCodes>> sum_codes;
   Launch<PackFragments> pack_fragments;

@@ -35,6 +35,7 @@ class InputStats {
   std::vector<double> mean_absolute() const;
   std::span<const float> absolute_max() const { return absolute_max_; }
   ZeroedNumbers<float> gram_square(ThreadPool& pool) const;  // full symmetric [K, K] FP32
+  std::span<const double> triangle() const { return {triangle_.data(), triangle_.size()}; }
   double gram_at(std::int64_t i, std::int64_t j) const {
     if (i > j) std::swap(i, j);
     return triangle_[static_cast<std::size_t>(i * channels_ - i * (i - 1) / 2 + (j - i))];

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "device/cholesky.h"
+#include "device/placed_gram.h"
 
 namespace llmq {
 
@@ -27,6 +28,9 @@ class Factorizer {
   // numbers and what the library needs beside them: to factorize elsewhere then would make the bits depend on
   // what else the device holds. Not from two threads at once.
   virtual std::unique_ptr<DeviceFactor> factorize(const LowerTriangle& matrix) = 0;
+  // The Gram matrix of this triangle, rows from the diagonal on, for what rounding makes of it.
+  // Error(kResource) as above.
+  virtual std::unique_ptr<PlacedGram> place(std::span<const double> triangle, std::int64_t channels) = 0;
 };
 
 }  // namespace llmq

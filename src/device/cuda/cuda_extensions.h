@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_calibration.h"
 #include "device/cuda/cuda_peaks.h"
+#include "device/cuda/cuda_placed_gram.h"
 #include "device/cuda/cuda_rounding.h"
 #include "device/cuda/device_factor.h"
 #include "device/device_peaks.h"
@@ -28,6 +29,9 @@ class CudaFactorizer final : public Factorizer {
   std::string why_the_host() const override { return work_.device().why_no_cholesky(); }
   std::unique_ptr<DeviceFactor> factorize(const LowerTriangle& matrix) override {
     return factorize_on(work_.device(), matrix, work_.pool());
+  }
+  std::unique_ptr<PlacedGram> place(std::span<const double> triangle, std::int64_t channels) override {
+    return place_on(work_, triangle, channels);
   }
 
  private:

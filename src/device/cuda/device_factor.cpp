@@ -20,21 +20,6 @@ int checked(int answer, const char* call, std::int64_t size) {
   return answer;
 }
 
-// Room for `bytes`, or one sentence on what it was for.
-Buffer room_for(CudaDevice& device, std::uint64_t bytes, std::int64_t size) {
-  try {
-    return Buffer(device.memory(), static_cast<std::size_t>(bytes));
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kResource) throw;
-    fail(ErrorKind::kResource,
-         ErrorDetail{fmt::format("the Cholesky factor of {} channels needs {} bytes of the device: {}", size,
-                                 bytes, error.what()),
-                     {},
-                     "--device",
-                     "leave it more memory, or use --device cpu"});
-  }
-}
-
 class FactorOnDevice final : public DeviceFactor {
  public:
   FactorOnDevice(CudaDevice& device, const LowerTriangle& matrix, ThreadPool& pool)
@@ -42,7 +27,7 @@ class FactorOnDevice final : public DeviceFactor {
         pool_(pool),
         size_(matrix.size()),
         padded_(matrix.padded()),
-        square_(room_for(device, static_cast<std::uint64_t>(size_ * size_) * sizeof(double), size_)) {}
+        square_(room_for_factor(device, static_cast<std::uint64_t>(size_ * size_) * sizeof(double), size_)) {}
 
   // False where a number is not finite, which the library need not notice.
   bool put(const LowerTriangle& matrix) {
@@ -59,10 +44,7 @@ class FactorOnDevice final : public DeviceFactor {
     return finite;
   }
 
-  bool factor() {
-    return checked(device_.cholesky()->factor(square_.as<double>(), size_), "the Cholesky factor", size_) ==
-           0;
-  }
+  bool factor() { return factor_square(device_, square_.as<double>(), size_); }
 
   void read(LowerTriangle& factor) const override {
     each_band([&](double* rows, std::vector<double>& band, std::int64_t first) {
@@ -78,7 +60,7 @@ class FactorOnDevice final : public DeviceFactor {
     const std::int64_t most =
         std::max<std::int64_t>(1, device_.scratch_bytes() / (padded_ * std::int64_t{sizeof(double)}));
     const auto at_once = static_cast<std::size_t>(most * padded_);
-    const Buffer part = room_for(device_, std::min(at_once, rows.size()) * sizeof(double), size_);
+    const Buffer part = room_for_factor(device_, std::min(at_once, rows.size()) * sizeof(double), size_);
     for (std::size_t begin = 0; begin < rows.size(); begin += at_once) {
       const std::span<double> here = rows.subspan(begin, std::min(at_once, rows.size() - begin));
       device_.copy_in(part.get(), here.data(), here.size_bytes());
@@ -116,6 +98,24 @@ class FactorOnDevice final : public DeviceFactor {
 };
 
 }  // namespace
+
+Buffer room_for_factor(CudaDevice& device, std::uint64_t bytes, std::int64_t channels) {
+  try {
+    return Buffer(device.memory(), static_cast<std::size_t>(bytes));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kResource) throw;
+    fail(ErrorKind::kResource,
+         ErrorDetail{fmt::format("the Cholesky factor of {} channels needs {} bytes of the device: {}",
+                                 channels, bytes, error.what()),
+                     {},
+                     "--device",
+                     "leave it more memory, or use --device cpu"});
+  }
+}
+
+bool factor_square(CudaDevice& device, double* square, std::int64_t size) {
+  return checked(device.cholesky()->factor(square, size), "the Cholesky factor", size) == 0;
+}
 
 std::unique_ptr<DeviceFactor> factorize_on(CudaDevice& device, const LowerTriangle& matrix,
                                            ThreadPool& pool) {

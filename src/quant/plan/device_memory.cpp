@@ -138,7 +138,8 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_output(const BlockSpec& 
         beside + std::max({products, clip_search(*linear), packing}), prepared);
     add("a prepared Gram square, while a rounded linear is prepared", beside, exchanged);
     if (!factorizes_) continue;
-    add("a prepared Gram square and what is factorized (FP64)", beside + 8 * k * k, prepared);
+    add("a prepared Gram square and what is factorized (FP64)",
+        beside + gptq_factor_device_bytes(k, lanes_ == 1), prepared);
     add("a prepared Gram square, GPTQ's panels and rows",
         beside + gptq_device_bytes(positive(linear->out_features), k, device_scratch_) + products, prepared);
   }

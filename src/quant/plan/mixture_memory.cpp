@@ -124,9 +124,10 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec&
     // The sum in FP32 and that of all chunks in FP64, and rows that wait.
     add("experts' sums", input.at_once * (k * k * 4 + k * (k + 1) * 4 + waiting_rows(k)));
     add("a prepared Gram square, and a rounded linear or what rounds it",
-        judged(k, input.rows) + std::max({2 * n * element_, 8 * k * k, clipping,
-                                          gptq_device_bytes(static_cast<std::int64_t>(input.rows),
-                                                            static_cast<std::int64_t>(k), device_scratch_)}));
+        judged(k, input.rows) +
+            std::max({2 * n * element_, gptq_factor_device_bytes(k, lanes_ == 1), clipping,
+                      gptq_device_bytes(static_cast<std::int64_t>(input.rows), static_cast<std::int64_t>(k),
+                                        device_scratch_)}));
   }
   return moments;
 }

@@ -111,6 +111,95 @@ TEST_P(FactorizerTest, SaysWhatHasNoFactor) {
     }
 }
 
+// A Gram matrix in places: turned around, one column dead, in blocks that no multiple of 128 fills.
+class PlacedGramTest : public FactorizerTest {
+ protected:
+  static constexpr std::int64_t kSize = 300, kDead = 17;
+  void SetUp() override {
+    FactorizerTest::SetUp();
+    for (std::int64_t i = 0; i < kSize; ++i)
+      for (std::int64_t j = i; j < kSize; ++j) triangle_.push_back(element(i, j));
+    for (std::int64_t place = 0; place < kSize; ++place) {
+      const auto column = static_cast<std::int32_t>((place * 7 + 3) % kSize);
+      order_.push_back(column == kDead ? ~column : column);
+    }
+    for (const bool upper : {true, false}) {
+      std::size_t offset = 0;
+      for (const std::int64_t begin : {0, 128, 150, 278}) {
+        const std::int64_t end = begin == 0     ? 128
+                                 : begin == 128 ? 150
+                                 : begin == 150 ? 278
+                                                : kSize,
+                           rows = upper ? end : kSize;
+        (upper ? upper_ : square_).push_back({begin, end - begin, rows, offset});
+        offset += static_cast<std::size_t>(rows * (end - begin));
+      }
+    }
+  }
+  // H + lambda I in places.
+  double placed(std::int64_t i, std::int64_t j, double lambda) const {
+    const auto column = [&](std::int64_t place) {
+      const std::int32_t at = order_[static_cast<std::size_t>(place)];
+      return at < 0 ? ~at : at;
+    };
+    const double value = i == j && column(i) == kDead ? 1 : element(column(i), column(j));
+    return value + (i == j ? lambda : 0);
+  }
+  std::vector<float> read(const Buffer& values, const std::vector<ColumnBlock>& blocks) {
+    const auto count =
+        static_cast<std::int64_t>(blocks.back().offset) + blocks.back().rows * blocks.back().width;
+    return get(backend(), values.view(DType::kF32, Shape{1, count}));
+  }
+  std::vector<double> triangle_;
+  std::vector<std::int32_t> order_;
+  std::vector<ColumnBlock> upper_, square_;
+};
+
+TEST_P(PlacedGramTest, PanelsAreTheHostsOfTheSameFactor) {
+  const double lambda = 0.25;
+  const std::unique_ptr<PlacedGram> gram = factorizer_->place(triangle_, kSize);
+  ASSERT_TRUE(gram->factorize(order_, lambda));
+  LowerTriangle reversed(kSize);
+  for (std::int64_t i = 0; i < kSize; ++i)
+    for (std::int64_t j = 0; j <= i; ++j) reversed.row(i)[j] = placed(kSize - 1 - j, kSize - 1 - i, lambda);
+  const std::unique_ptr<DeviceFactor> factor = factorizer_->factorize(reversed);
+  ASSERT_NE(factor, nullptr);
+  factor->read(reversed);
+  const auto r = [&](std::int64_t i, std::int64_t j) { return reversed.row(kSize - 1 - i)[kSize - 1 - j]; };
+  std::vector<double> diagonal(kSize);
+  const std::vector<float> upper = read(gram->unit_upper(upper_, diagonal), upper_),
+                           square = read(gram->square(order_, lambda, square_), square_);
+  for (std::int64_t k = 0; k < kSize; ++k) ASSERT_EQ(diagonal[static_cast<std::size_t>(k)], r(k, k));
+  for (const ColumnBlock& block : upper_)
+    for (std::int64_t e = 0; e < block.rows * block.width; ++e) {
+      const std::int64_t i = e / block.width, j = block.begin + e % block.width;
+      ASSERT_EQ(upper[block.offset + static_cast<std::size_t>(e)],
+                i > j ? 0.0f : static_cast<float>(r(i, j) / r(j, j)))
+          << i << ", " << j;
+    }
+  for (const ColumnBlock& block : square_)
+    for (std::int64_t e = 0; e < block.rows * block.width; ++e) {
+      const std::int64_t i = e / block.width, j = block.begin + e % block.width;
+      ASSERT_EQ(square[block.offset + static_cast<std::size_t>(e)], static_cast<float>(placed(i, j, lambda)))
+          << i << ", " << j;
+    }
+}
+
+TEST_P(PlacedGramTest, AGreaterLambdaIsTriedOnTheSameGram) {
+  const std::unique_ptr<PlacedGram> gram = factorizer_->place(triangle_, kSize);
+  EXPECT_FALSE(gram->factorize(order_, -100));
+  EXPECT_TRUE(gram->factorize(order_, 1));
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    triangle_[triangle_.size() - 2] = bad;
+    EXPECT_FALSE(factorizer_->place(triangle_, kSize)->factorize(order_, 1)) << bad;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, PlacedGramTest,
+                         ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda", 1}),
+                         param_name);
+
 INSTANTIATE_TEST_SUITE_P(Backends, FactorizerTest,
                          ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda", 1}),
                          param_name);

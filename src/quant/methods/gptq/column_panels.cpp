@@ -4,7 +4,7 @@
 
 namespace llmq {
 
-ColumnPanels::ColumnPanels(const ColumnOrder& order, bool upper) {
+ColumnPanels::ColumnPanels(const ColumnOrder& order, bool upper, bool with_numbers) {
   const std::int64_t size = order.size();
   std::vector<std::int32_t> border = order.run_begin;
   if (border.empty()) border = {0, static_cast<std::int32_t>(size)};
@@ -21,7 +21,7 @@ ColumnPanels::ColumnPanels(const ColumnOrder& order, bool upper) {
       blocks_.push_back(block);
     }
   block_of_.push_back(blocks_.size());
-  values_ = ZeroedNumbers<float>(total);
+  if (with_numbers) values_ = ZeroedNumbers<float>(total);
 }
 
 }  // namespace llmq

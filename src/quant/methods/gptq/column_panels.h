@@ -6,22 +6,18 @@
 #include <vector>
 
 #include "base/zeroed_numbers.h"
+#include "device/column_block.h"
 #include "quant/methods/gptq/column_order.h"
 
 namespace llmq {
-
-struct ColumnBlock {
-  std::int64_t begin = 0, width = 0;  // places
-  std::int64_t rows = 0;              // that are kept, from 0 on
-  std::size_t offset = 0;
-};
 
 class ColumnPanels {
  public:
   static constexpr std::int64_t kMostColumns = 128;  // of a block
   ColumnPanels() = default;
   // No block crosses the border of a run (none: one run). upper: rows below the diagonal are not kept.
-  ColumnPanels(const ColumnOrder& order, bool upper);
+  // Without numbers there are the blocks alone, for numbers that a device has.
+  ColumnPanels(const ColumnOrder& order, bool upper, bool with_numbers = true);
 
   const std::vector<ColumnBlock>& blocks() const { return blocks_; }
   const float* at(std::int64_t row, const ColumnBlock& block) const {

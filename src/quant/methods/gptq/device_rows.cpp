@@ -20,12 +20,8 @@ ColumnRounder& rounder_of(const Backend& device) {
   return *rounder;
 }
 
-DevicePanels put_panels(const ColumnPanels& panels, const ColumnOrder& order, const std::vector<char>& dead,
-                        Backend& backend) {
-  std::vector<std::int32_t> columns = order.columns;
-  for (std::int32_t& column : columns)
-    if (dead[static_cast<std::size_t>(column)] != 0) column = ~column;
-  return {upload_values(backend, panels.values()), upload_values(backend, columns),
+DevicePanels put_panels(Buffer values, const GptqInput& input, const ColumnOrder& order, Backend& backend) {
+  return {std::move(values), upload_values(backend, input.marked(order)),
           upload_values(backend, order.group)};
 }
 
@@ -285,16 +281,26 @@ std::uint64_t gptq_device_bytes(std::uint64_t out_features, std::uint64_t column
          rows * (row + kBlockArrays * ColumnPanels::kMostColumns * sizeof(float));
 }
 
+std::uint64_t gptq_factor_device_bytes(std::uint64_t columns, bool alone) {
+  return (alone ? 4 + 8 + 2 : 8) * columns * columns;
+}
+
 InputOnDevice put_input(const GptqInput& input, Backend& backend) {
+  return put_input(input, upload_values(backend, input.unit_upper.values()),
+                   input.is_fitted ? upload_values(backend, input.descent.square.values()) : Buffer(),
+                   backend);
+}
+
+InputOnDevice put_input(const GptqInput& input, Buffer unit_upper, Buffer of_descent, Backend& backend) {
   const auto put = [&](const std::vector<float>& values) { return upload_values(backend, values); };
   InputOnDevice on_device;
-  on_device.upper = put_panels(input.unit_upper, input.order, input.dead, backend);
+  on_device.upper = put_panels(std::move(unit_upper), input, input.order, backend);
   on_device.importance = put(input.importance);
   on_device.cost = put(input.cost);
   if (input.order.run_begin.empty()) on_device.column_importance = put(input.importance_by_column());
   if (!input.is_fitted) return on_device;
   const DescentProblem& descent = input.descent;
-  on_device.square = put_panels(descent.square, input.runs, input.dead, backend);
+  on_device.square = put_panels(std::move(of_descent), input, input.runs, backend);
   on_device.inverse = put(descent.inverse);
   on_device.row_sum = put(descent.row_sum);
   std::vector<float> factors;

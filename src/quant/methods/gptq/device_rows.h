@@ -17,7 +17,13 @@ namespace llmq {
 std::uint64_t gptq_device_bytes(std::uint64_t out_features, std::uint64_t columns,
                                 std::uint64_t device_scratch);
 
+// While the factor of an input is made there: what it is made of, the factor and its panels; of several
+// devices each has the square alone.
+std::uint64_t gptq_factor_device_bytes(std::uint64_t columns, bool alone);
+
 InputOnDevice put_input(const GptqInput& input, Backend& backend);
+// With panels that the device has already: of unit_upper, and of the descent's square where there is one.
+InputOnDevice put_input(const GptqInput& input, Buffer unit_upper, Buffer of_descent, Backend& backend);
 
 // Rounds all rows of the problem and writes them, on the backend and the problem's further devices, all of
 // them ColumnRounders: each takes batches of rows in turn, and no row depends on another. linear.input has

@@ -9,13 +9,12 @@ namespace {
 
 constexpr double kLeastRaise = 1e-4;  // of the mean diagonal, where lambda was smaller
 
-// The backend as what factorizes; null where the host does.
+}  // namespace
+
 Factorizer* factorizer_of(Backend& backend) {
   Factorizer* const device = backend.extensions().factorizer;
   return device != nullptr && device->why_the_host().empty() ? device : nullptr;
 }
-
-}  // namespace
 
 std::string host_factorization(Backend& backend) {
   const Factorizer* const device = backend.extensions().factorizer;
@@ -30,34 +29,40 @@ void Factorization::solve(std::span<double> rows, ThreadPool& pool) const {
     solve_rows(reversed, rows, pool);
 }
 
+Damping raise_until(double damp, double mean_diagonal, const std::function<bool(double lambda)>& factor) {
+  Damping found{mean_diagonal > 0 ? damp * mean_diagonal : 1};
+  for (;; found.lambda = std::max(10 * found.lambda, kLeastRaise * mean_diagonal), ++found.raises) {
+    if (factor(found.lambda)) return found;
+    if (found.raises == kMostRaises)
+      fail(ErrorKind::kBadInput,
+           {fmt::format("the inputs' Gram matrix has no Cholesky factor, not even with lambda = {:g} ({:g} "
+                        "times the mean of its diagonal)",
+                        found.lambda, found.lambda / mean_diagonal),
+            {},
+            {},
+            "the calibration inputs are not finite or the statistics are damaged; take them again"});
+  }
+}
+
 Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
                         const std::function<double(std::int64_t, std::int64_t)>& element, Backend& backend,
                         FactorUse use) {
   Factorizer* const device = factorizer_of(backend);
   ThreadPool& pool = backend.workers();
-  Factorization result{LowerTriangle(size), mean_diagonal > 0 ? damp * mean_diagonal : 1};
-  const auto factor = [&] {
-    if (device == nullptr) return cholesky_lower(result.reversed, pool);
-    result.on_device = device->factorize(result.reversed);
-    return result.on_device != nullptr;
-  };
-  for (;; result.lambda = std::max(10 * result.lambda, kLeastRaise * mean_diagonal), ++result.raises) {
+  Factorization result{LowerTriangle(size)};
+  const Damping found = raise_until(damp, mean_diagonal, [&](double lambda) {
     pool.parallel_for(static_cast<std::size_t>(size), [&](std::size_t item, int) {
       const auto i = static_cast<std::int64_t>(item);
       double* const row = result.reversed.row(i);
       for (std::int64_t j = 0; j <= i; ++j) row[j] = element(size - 1 - j, size - 1 - i);
-      row[i] += result.lambda;
+      row[i] += lambda;
     });
-    if (factor()) break;
-    if (result.raises == kMostRaises)
-      fail(ErrorKind::kBadInput,
-           {fmt::format("the inputs' Gram matrix has no Cholesky factor, not even with lambda = {:g} ({:g} "
-                        "times the mean of its diagonal)",
-                        result.lambda, result.lambda / mean_diagonal),
-            {},
-            {},
-            "the calibration inputs are not finite or the statistics are damaged; take them again"});
-  }
+    if (device == nullptr) return cholesky_lower(result.reversed, pool);
+    result.on_device = device->factorize(result.reversed);
+    return result.on_device != nullptr;
+  });
+  result.lambda = found.lambda;
+  result.raises = found.raises;
   if (result.on_device && use == FactorUse::kNumbers) {
     result.on_device->read(result.reversed);
     result.on_device.reset();

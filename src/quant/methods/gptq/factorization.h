@@ -41,12 +41,20 @@ struct Factorization {
   void solve(std::span<double> rows, ThreadPool& pool) const;
 };
 
+// lambda, and how often it was raised, until `factor` is true of it. mean_diagonal is that of the columns that
+// are alive. Error(kBadInput) where no lambda does: the statistics are then no Gram matrix, or not finite.
+struct Damping {
+  double lambda = 0;
+  int raises = 0;
+};
+Damping raise_until(double damp, double mean_diagonal, const std::function<bool(double lambda)>& factor);
+
+// The backend as what factorizes; null where the host does.
+Factorizer* factorizer_of(Backend& backend);
 // Says that the host factorizes although the backend is a device, and why; empty where the device does.
 std::string host_factorization(Backend& backend);
 
-// element(i, j) of H, read for i >= j; mean_diagonal is that of the columns that are alive. Error(kBadInput)
-// where no lambda does: the statistics are then not a Gram matrix, or not finite. A backend that is a
-// Factorizer does it.
+// element(i, j) of H, read for i >= j; errors as raise_until(). A backend that is a Factorizer does it.
 Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
                         const std::function<double(std::int64_t, std::int64_t)>& element, Backend& backend,
                         FactorUse use = FactorUse::kNumbers);

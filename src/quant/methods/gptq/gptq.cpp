@@ -27,10 +27,10 @@ double mean_of_alive(std::span<const double> diagonal) {
   return count == 0 ? 0 : sum / count;
 }
 
-// H with 1 on the diagonal of dead columns, in the order of places.
-class PlacedGram {
+// H with 1 on the diagonal of dead columns, in the order of places; device/placed_gram.h has it on a device.
+class GramInPlaces {
  public:
-  PlacedGram(const InputStats& stats, const ColumnOrder& order, const std::vector<char>& dead)
+  GramInPlaces(const InputStats& stats, const ColumnOrder& order, const std::vector<char>& dead)
       : stats_(stats), order_(order), dead_(dead) {}
   double operator()(std::int64_t i, std::int64_t j) const {
     const std::int32_t row = order_.columns[static_cast<std::size_t>(i)],
@@ -111,18 +111,14 @@ class Gptq final : public Method {
     auto input = std::make_unique<GptqInput>();
     input->group = group;
     input->is_fitted = is_fitted;
-    prepare(*input, *problem.stats, backend);
-    if (backend.extensions().column_rounder != nullptr) {
-      input->on_devices.push_back(put_input(*input, backend));
-      for (const std::shared_ptr<Backend>& further : problem.further_devices)
-        input->on_devices.push_back(put_input(*input, *further));
-    }
+    prepare(*input, problem, backend);
     const GptqInput& made = *input;
     kept = std::move(input);
     return made;
   }
 
-  void prepare(GptqInput& input, const InputStats& stats, Backend& backend) const {
+  void prepare(GptqInput& input, const RoundingProblem& problem, Backend& backend) const {
+    const InputStats& stats = *problem.stats;
     const std::vector<double> diagonal = diagonal_of(stats);
     // One group has no order of groups to store.
     input.order = order_columns(options_.order == RoundingOrder::kAct && input.group >= stats.channels()
@@ -138,49 +134,48 @@ class Gptq final : public Method {
       const double d = diagonal[static_cast<std::size_t>(column)];
       input.importance.push_back(d == 0 ? 1.0f : static_cast<float>(d));
     }
-    factorize_into(input, stats, diagonal, backend);
+    const double damp = damp_for(stats, input.notes), mean = mean_of_alive(diagonal);
+    Factorizer* const factorizer = factorizer_of(backend);
+    const bool rounds = backend.extensions().column_rounder != nullptr;
+    // Several devices have their panels from one factor, which comes by way of the host.
+    if (rounds && factorizer != nullptr && problem.further_devices.empty())
+      return prepare_on_device(input, stats, damp, mean, *factorizer, backend);
+    prepare_on_host(input, stats, damp, mean, backend);
+    if (!rounds) return;
+    input.on_devices.push_back(put_input(input, backend));
+    for (const std::shared_ptr<Backend>& further : problem.further_devices)
+      input.on_devices.push_back(put_input(input, *further));
   }
 
-  void factorize_into(GptqInput& input, const InputStats& stats, std::span<const double> diagonal,
-                      Backend& backend) const {
-    ThreadPool& pool = backend.workers();
-    RoundingNotes& notes = input.notes;
+  double damp_for(const InputStats& stats, RoundingNotes& notes) const {
     const std::int64_t size = stats.channels();
-    double damp = options_.damp;
-    if (stats.tokens() > 0 && stats.tokens() < size) {
-      damp *= static_cast<double>(size) / static_cast<double>(stats.tokens());
-      notes.warnings.push_back(
-          fmt::format("{} calibration tokens for {} channels: damp is {:.3g} instead of {:g}", stats.tokens(),
-                      size, damp, options_.damp));
-    }
-    {  // the factor goes before the descent's square comes
-      const Factorization factor =
-          factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, input.order, input.dead), backend);
-      notes.lambda = factor.lambda;
-      notes.lambda_raises = factor.raises;
-      input.unit_upper = ColumnPanels(input.order, true);
-      fill(input.unit_upper, pool, [&](std::int64_t i, std::int64_t j) {
-        return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j);
-      });
-      for (std::int64_t k = 0; k < size; ++k)
-        input.cost.push_back(static_cast<float>(factor.upper(k, k) * factor.upper(k, k)));
-    }
-    if (notes.lambda_raises > 0)
+    if (stats.tokens() == 0 || stats.tokens() >= size) return options_.damp;
+    const double damp = options_.damp * (static_cast<double>(size) / static_cast<double>(stats.tokens()));
+    notes.warnings.push_back(
+        fmt::format("{} calibration tokens for {} channels: damp is {:.3g} instead of {:g}", stats.tokens(),
+                    size, damp, options_.damp));
+    return damp;
+  }
+
+  static void note(const Damping& found, RoundingNotes& notes) {
+    notes.lambda = found.lambda;
+    notes.lambda_raises = found.raises;
+    if (found.raises > 0)
       notes.warnings.push_back(
           fmt::format("the Gram matrix is not positive definite: lambda was raised {} times, to {:.3g}",
-                      notes.lambda_raises, notes.lambda));
-    if (input.is_fitted)
-      prepare_descent(input, PlacedGram(stats, input.runs, input.dead), notes.lambda, pool);
+                      found.raises, found.lambda));
   }
 
-  void prepare_descent(GptqInput& input, const PlacedGram& gram, double lambda, ThreadPool& pool) const {
+  static float cost_of(double r) { return static_cast<float>(r * r); }
+
+  // All but the numbers of the square, whose elements it gives.
+  auto prepare_descent(GptqInput& input, const InputStats& stats, ThreadPool& pool) const {
     DescentProblem& descent = input.descent;
     descent.order = &input.runs;
     descent.scales = options_.refit_scales;
     descent.sweeps = sweeps();
-    descent.square = ColumnPanels(input.runs, false);
-    const auto element = [&](std::int64_t i, std::int64_t j) { return gram(i, j) + (i == j ? lambda : 0); };
-    fill(descent.square, pool, element);
+    const auto element = [gram = GramInPlaces(stats, input.runs, input.dead), lambda = input.notes.lambda](
+                             std::int64_t i, std::int64_t j) { return gram(i, j) + (i == j ? lambda : 0); };
     const std::vector<std::int32_t>& run = input.runs.run_begin;
     for (std::size_t g = 0; g + 1 < run.size(); ++g)
       for (std::int64_t k = run[g]; k < run[g + 1]; ++k) {
@@ -190,6 +185,45 @@ class Gptq final : public Method {
         descent.inverse.push_back(static_cast<float>(1 / element(k, k)));
       }
     if (options_.retry_scales) descent.factors = factorize_blocks(descent.square.blocks(), element, pool);
+    return element;
+  }
+
+  void prepare_on_host(GptqInput& input, const InputStats& stats, double damp, double mean,
+                       Backend& backend) const {
+    ThreadPool& pool = backend.workers();
+    const std::int64_t size = stats.channels();
+    {  // the factor goes before the descent's square comes
+      const Factorization factor =
+          factorize(size, damp, mean, GramInPlaces(stats, input.order, input.dead), backend);
+      note({factor.lambda, factor.raises}, input.notes);
+      input.unit_upper = ColumnPanels(input.order, true);
+      fill(input.unit_upper, pool, [&](std::int64_t i, std::int64_t j) {
+        return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j);
+      });
+      for (std::int64_t k = 0; k < size; ++k) input.cost.push_back(cost_of(factor.upper(k, k)));
+    }
+    if (!input.is_fitted) return;
+    input.descent.square = ColumnPanels(input.runs, false);
+    const auto element = prepare_descent(input, stats, pool);
+    fill(input.descent.square, pool, element);
+  }
+
+  // The same numbers, of which those of squares never come to the host.
+  void prepare_on_device(GptqInput& input, const InputStats& stats, double damp, double mean,
+                         Factorizer& factorizer, Backend& backend) const {
+    const std::unique_ptr<PlacedGram> gram = factorizer.place(stats.triangle(), stats.channels());
+    const std::vector<std::int32_t> order = input.marked(input.order);
+    note(raise_until(damp, mean, [&](double lambda) { return gram->factorize(order, lambda); }), input.notes);
+    input.unit_upper = ColumnPanels(input.order, true, false);
+    std::vector<double> diagonal(static_cast<std::size_t>(stats.channels()));
+    Buffer unit_upper = gram->unit_upper(input.unit_upper.blocks(), diagonal), square;
+    for (const double r : diagonal) input.cost.push_back(cost_of(r));
+    if (input.is_fitted) {
+      input.descent.square = ColumnPanels(input.runs, false, false);
+      prepare_descent(input, stats, backend.workers());
+      square = gram->square(input.marked(input.runs), input.notes.lambda, input.descent.square.blocks());
+    }
+    input.on_devices.push_back(put_input(input, std::move(unit_upper), std::move(square), backend));
   }
 
   template <class Element>

@@ -21,6 +21,13 @@ std::vector<float> GptqInput::importance_by_column() const {
   return by_column;
 }
 
+std::vector<std::int32_t> GptqInput::marked(const ColumnOrder& of) const {
+  std::vector<std::int32_t> columns = of.columns;
+  for (std::int32_t& column : columns)
+    if (dead[static_cast<std::size_t>(column)] != 0) column = ~column;
+  return columns;
+}
+
 std::vector<std::int32_t> GptqInput::places_of_runs() const {
   std::vector<std::int32_t> place_of(order.columns.size()), places;
   for (std::size_t p = 0; p < place_of.size(); ++p)

@@ -44,6 +44,8 @@ struct GptqInput final : PreparedInput {
   std::vector<float> importance_by_column() const;
   // For each place of `runs`, the list has the place of the same column in `order`.
   std::vector<std::int32_t> places_of_runs() const;
+  // Of each place of `of`, order or runs, its column, or ~column where no input uses it.
+  std::vector<std::int32_t> marked(const ColumnOrder& of) const;
   bool changes_order() const { return is_fitted && order.columns != runs.columns; }
 };
 
