@@ -57,7 +57,8 @@ void add_man(CLI::App& app, Session& session);
 void add_merge(CLI::App& app, Session& session);
 
 // --device and --threads as a backend; of one arithmetic, where one is asked for
-// (BackendRequest::arithmetic), and for this use. Warns, once, where the processor or LLMQ_CPU_ISA makes it slow.
+// (BackendRequest::arithmetic), and for this use. Warns, once, where the processor or LLMQ_CPU_ISA makes it
+// slow.
 std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic = {},
                                         DeviceUse use = DeviceUse::kServing);
 // --compute, or the command's default. Error(kUsage) for another word.

@@ -6,8 +6,8 @@
 
 #include "base/json.h"
 #include "device/cpu/cpu_backend.h"
-#include "device/cuda/cublaslt.h"
 #include "device/cuda/cusolver.h"
+#include "device/cuda/dense/cublaslt.h"
 #include "tools/build_facts.h"
 #include "tools/print.h"
 

@@ -130,6 +130,7 @@ enum class DeviceUse : std::uint8_t { kServing, kCalibration };
 // algorithm 66, ..."; and why it is not the library, where it is not.
 struct KernelChoice {
   std::string what, kernel, why;
+  std::int64_t asked = 0;  // weights that were prepared, sums that were begun; 0: it is so for all
 };
 
 class Backend {
@@ -263,8 +264,8 @@ class Backend {
 
   // Calibration. gram: upper triangle (col >= row) of F32 [K, K] += sum_t x[t]^T x[t], exact products of x's
   // dtype (F32 or BF16) summed in FP32 in token order. `before`: how many rows g already holds, which x's
-  // follow; a multiple of kGramTokens (else Error(kInternal)), as matrix units sum that many tokens at once. So
-  // any split of rows that follow a g of zeros gives the same bits (the reference sums a call in FP64).
+  // follow; a multiple of kGramTokens (else Error(kInternal)), as matrix units sum that many tokens at once.
+  // So any split of rows that follow a g of zeros gives the same bits (the reference sums a call in FP64).
   // Callers feed at most 4096 rows to one g and then drain it (calibration/input_stats.h).
   virtual void gram(const TensorView& g, const TensorView& x, std::int64_t before = 0) = 0;
   // How many rows at a time, from the first on, gram() is the faster for: kGramTokens, or 4096.

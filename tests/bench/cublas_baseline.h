@@ -1,10 +1,10 @@
 // What a program without kernels of its own for codes would do, to compare with: 4-bit codes that are
-// dequantized in every call and multiplied by the library that calibration uses (device/cuda/cublaslt.h).
+// dequantized in every call and multiplied by the library that calibration uses (device/cuda/dense/cublaslt.h).
 // For benchmarks only.
 #pragma once
 #include <memory>
 
-#include "device/cuda/cublaslt.h"
+#include "device/cuda/dense/cublaslt.h"
 #include "tensor/tensor_view.h"
 #include "tests/bench/dequantize4.h"
 

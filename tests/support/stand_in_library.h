@@ -40,6 +40,7 @@ class StandInLibrary final : public DenseLibrary {
   StandInLibrary(std::vector<StandInAlgorithm> algorithms, StandInCalls& calls)
       : algorithms_(std::move(algorithms)), calls_(calls) {}
   std::string name() const override { return "stand-in 1.2.3"; }
+  std::int64_t least_numbers() const override { return 0; }
   std::vector<std::unique_ptr<DensePlan>> plans(const DenseShape& full) override {
     return all<DensePlan, Product>(full);
   }
@@ -48,9 +49,9 @@ class StandInLibrary final : public DenseLibrary {
   }
 
  private:
-  template <class Plan, class Made, class Of>
-  std::vector<std::unique_ptr<Plan>> all(const Of& of) {
-    std::vector<std::unique_ptr<Plan>> plans;
+  template <class Algorithm, class Made, class Of>
+  std::vector<std::unique_ptr<Algorithm>> all(const Of& of) {
+    std::vector<std::unique_ptr<Algorithm>> plans;
     for (std::size_t i = 0; i < algorithms_.size(); ++i)
       plans.push_back(std::make_unique<Made>(of, "algorithm " + std::to_string(i), algorithms_[i], calls_));
     return plans;

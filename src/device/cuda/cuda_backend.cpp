@@ -11,7 +11,7 @@
 #include "device/cuda/cuda_extensions.h"
 #include "device/cuda/cuda_products.h"
 #include "device/cuda/cuda_work.h"
-#include "device/cuda/dense_products.h"
+#include "device/cuda/dense/dense_products.h"
 #include "device/own_weight.h"
 
 namespace llmq {

@@ -10,7 +10,8 @@
 
 namespace llmq {
 
-// `threads` of the host stand in workers(). For calibration the device's library multiplies, where it has one.
+// `threads` of the host stand in workers(). For calibration the device's library multiplies, where it has
+// one.
 std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads,
                                          DeviceUse use = DeviceUse::kServing);
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "device/cuda/dense_library.h"
+#include "device/cuda/dense/dense_library.h"
 #include "device/cuda/square_cholesky.h"
 #include "kernels/cuda/kernel_table.h"
 #include "tensor/buffer.h"

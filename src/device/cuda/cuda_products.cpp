@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "device/cuda/dense_products.h"
+#include "device/cuda/dense/dense_products.h"
 #include "device/low_precision.h"
 #include "device/product_list.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "device/cuda/dense_products.h"
+#include "device/cuda/dense/dense_products.h"
 #include "device/low_precision.h"
 
 namespace llmq {

@@ -13,9 +13,9 @@
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "device/cuda/cublaslt.h"
 #include "device/cuda/cuda_backend.h"
 #include "device/cuda/cusolver.h"
+#include "device/cuda/dense/cublaslt.h"
 #include "device/cuda/profile_ranges.h"
 #include "device/cuda/runtime_memory.h"
 #include "device/cuda/staging_ring.h"

@@ -1,5 +1,6 @@
 #include "quant/pipeline/pipeline.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <set>
@@ -260,6 +261,16 @@ std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
   return finished;
 }
 
+// Without what others asked the backend for, such as a prediction of time.
+std::vector<KernelChoice> asked_since(std::span<const KernelChoice> before, std::vector<KernelChoice> after) {
+  std::erase_if(after, [&](const KernelChoice& choice) {
+    return choice.asked != 0 && std::any_of(before.begin(), before.end(), [&](const KernelChoice& other) {
+             return other.what == choice.what && other.asked == choice.asked;
+           });
+  });
+  return after;
+}
+
 }  // namespace
 
 std::uint64_t copied_band_bytes(const StoredTensor& tensor) {
@@ -284,6 +295,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   const LinearSource source = LinearSource::open(checkpoint);
   QuantizeReport report;
   report.warnings = plan.warnings;
+  const std::vector<KernelChoice> kernels_before = backend.kernel_choices();
   PartClock clock;
   BackgroundWriter writing(writer);
   QuantizeRun run(plan, source, spec, backend, options, report, clock, make_rounding(plan), writing);
@@ -305,7 +317,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   clock.charge("writing");
   run.memory.mark();
   report.memory_samples = run.memory.to_json();
-  report.kernels = backend.kernel_choices();
+  report.kernels = asked_since(kernels_before, backend.kernel_choices());
   report.seconds_by_part = clock.seconds();
   report.seconds = seconds_since(start);
   return report;

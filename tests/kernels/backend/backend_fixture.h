@@ -52,8 +52,16 @@ inline std::vector<BackendParam> backends(const std::vector<int>& cpu_threads) {
     for (const int threads : cpu_threads) params.push_back({"cpu_" + level, threads});
   // What "amx" computes with, on processors without the AMX units too.
   for (const int threads : cpu_threads) params.push_back({"cpu_amx_emulated", threads});
-  for (const char* cuda : {"cuda_emulated", "cuda_stand_in", "cuda", "cuda_calibration"})
-    params.push_back({cuda, 1});
+  params.push_back({"cuda_emulated", 1});
+  params.push_back({"cuda", 1});
+  return params;
+}
+
+// For what is multiplied: those for calibration, too.
+inline std::vector<BackendParam> multiplying_backends(const std::vector<int>& cpu_threads) {
+  std::vector<BackendParam> params = backends(cpu_threads);
+  params.push_back({"cuda_stand_in", 1});
+  params.push_back({"cuda_calibration", 1});
   return params;
 }
 

@@ -134,7 +134,7 @@ TEST_P(Linear, Float32OnCudaHasTheBitsOfTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Linear, ::testing::ValuesIn(backends({1, 2})), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, Linear, ::testing::ValuesIn(multiplying_backends({1, 2})), param_name);
 
 }  // namespace
 }  // namespace llmq::testing

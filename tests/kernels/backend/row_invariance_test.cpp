@@ -183,7 +183,8 @@ TEST_P(RowInvariance, Attention) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, RowInvariance, ::testing::ValuesIn(backends({1, 2, 3, 8})), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, RowInvariance, ::testing::ValuesIn(multiplying_backends({1, 2, 3, 8})),
+                         param_name);
 
 TEST(CpuLevels, AreAllTested) {
   for (const std::string& level : cpu_levels_present())

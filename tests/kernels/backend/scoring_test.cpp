@@ -234,7 +234,7 @@ TEST_P(Scoring, QuadraticForm) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Scoring, ::testing::ValuesIn(backends({1, 2})), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, Scoring, ::testing::ValuesIn(multiplying_backends({1, 2})), param_name);
 
 }  // namespace
 }  // namespace llmq::testing

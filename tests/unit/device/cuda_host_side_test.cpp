@@ -6,8 +6,8 @@
 #include <map>
 #include <numeric>
 
-#include "device/cuda/cublaslt.h"
 #include "device/cuda/cusolver.h"
+#include "device/cuda/dense/cublaslt.h"
 #include "device/cuda/recent_lists.h"
 #include "device/cuda/staging_ring.h"
 #include "device/exchange.h"

@@ -1,6 +1,6 @@
-// A library's products for calibration, over a stand-in: what is tried, what is padded, and what happens where
-// the library has other bits than the own kernels.
-#include "device/cuda/dense_products.h"
+// A library's products for calibration, over a stand-in: what is tried, what is padded, and what happens
+// where the library has other bits than the own kernels.
+#include "device/cuda/dense/dense_products.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

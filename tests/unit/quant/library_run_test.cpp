@@ -34,8 +34,11 @@ LibraryRun run_on(const std::shared_ptr<Backend>& device) {
 
 TEST(LibraryProducts, ARunHasTheBytesOfTheOwnKernelsAndSaysWhatMultiplied) {
   testing::StandInCalls calls;
-  const LibraryRun theirs = run_on(testing::stand_in_backend({{}}, &calls)),
-                   own = run_on(make_emulated_cuda_backend(1));
+  const auto device = testing::stand_in_backend({{}}, &calls);
+  const std::vector<float> other(8 * 8);  // that the run does not ask for
+  device->prepare(TensorView(other.data(), DType::kF32, {8, 8}), Compute::kBFloat16);
+  ASSERT_EQ(device->kernel_choices().size(), 1u);
+  const LibraryRun theirs = run_on(device), own = run_on(make_emulated_cuda_backend(1));
   EXPECT_FALSE(calls.rows.empty());
   ASSERT_FALSE(own.output.quantized.empty());
   for (const auto& [name, matrix] : own.output.quantized) {
@@ -48,6 +51,7 @@ TEST(LibraryProducts, ARunHasTheBytesOfTheOwnKernelsAndSaysWhatMultiplied) {
   ASSERT_FALSE(kernels.items().empty());
   for (const Json& one : kernels.items()) {
     EXPECT_THAT(one.at("what").as_string(), ::testing::HasSubstr("weights of "));
+    EXPECT_NE(one.at("what").as_string(), "weights of 8 by 8");
     EXPECT_EQ(one.at("kernel").as_string(), "stand-in 1.2.3: algorithm 0");
     EXPECT_TRUE(one.at("why").is_null());
   }

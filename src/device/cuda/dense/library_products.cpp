@@ -11,10 +11,11 @@
 // Rows over a multiple of 256, and numbers of rows that did not pass, go through scratch memory with zeros
 // behind.
 //
-// Gram matrices: whole sums of 4,096 rows, in panels of 1,024 rows of the upper triangle, each of which was
-// tried as well; what begins or ends between is the own kernels'.
+// Gram matrices: whole sums of 4,096 rows, in panels of 1,024 rows of the upper triangle, each by the first
+// algorithm that passes; what begins or ends between is the own kernels'.
 //
-// Cost: a few products of each algorithm a shape, once, and up to 0.6 GiB of scratch beside the weight.
+// Cost: a few products of each algorithm a shape, once, and up to 0.6 GiB of scratch beside the weight. Small
+// weights and squares, as a prediction of time tries them, are not worth it.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -23,8 +24,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/cuda/cuda_calibration.h"
-#include "device/cuda/dense_products.h"
-#include "device/cuda/product_trial.h"
+#include "device/cuda/dense/dense_products.h"
+#include "device/cuda/dense/product_trial.h"
 
 namespace llmq {
 namespace {
@@ -48,22 +49,20 @@ void copy_rows(const CudaWork& work, const TensorView& to, const TensorView& fro
     fail(ErrorKind::kInternal, "{} does not copy within itself", work.device().name());
 }
 
-// The fastest that passes; null where none does. `refused`: those that do not.
-template <class Plan, class Passes, class Seconds>
-std::unique_ptr<Plan> best_of(std::vector<std::unique_ptr<Plan>> plans, std::vector<std::string>& refused,
-                              const Passes& passes, const Seconds& seconds) {
-  std::vector<std::unique_ptr<Plan>> passed;
-  for (std::unique_ptr<Plan>& plan : plans) {
-    if (passes(*plan))
-      passed.push_back(std::move(plan));
+// Those that pass; `refused`: the words for the others.
+template <class Algorithm, class Passes>
+std::vector<std::unique_ptr<Algorithm>> passed(std::vector<std::unique_ptr<Algorithm>> offered,
+                                               std::size_t most, std::vector<std::string>& refused,
+                                               const Passes& passes) {
+  std::vector<std::unique_ptr<Algorithm>> found;
+  for (std::unique_ptr<Algorithm>& one : offered) {
+    if (found.size() == most) break;
+    if (passes(*one))
+      found.push_back(std::move(one));
     else
-      refused.push_back(plan->text());
+      refused.push_back(one->text());
   }
-  if (passed.size() < 2) return passed.empty() ? nullptr : std::move(passed.front());
-  std::vector<double> times;
-  for (const std::unique_ptr<Plan>& plan : passed) times.push_back(seconds(*plan));
-  return std::move(
-      passed[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) - times.begin())]);
+  return found;
 }
 
 std::string why_none(const std::vector<std::string>& refused) {
@@ -135,9 +134,11 @@ class LibraryProducts final : public DenseProducts {
   LibraryProducts(CudaWork& work, DenseLibrary& library) : work_(work), library_(library) {}
 
   const FixedProduct* find(std::int64_t features, std::int64_t columns) override {
+    if (features * columns < std::max<std::int64_t>(1, library_.least_numbers())) return nullptr;
     const std::lock_guard lock(mutex_);
     const auto [at, fresh] = shapes_.try_emplace({features, columns});
     if (fresh) decide(shapes_, at, [&] { return try_shape({planned_rows(features), features, columns}); });
+    ++at->second.asked;
     return at->second.product.get();
   }
 
@@ -168,9 +169,10 @@ class LibraryProducts final : public DenseProducts {
     std::vector<KernelChoice> choices;
     for (const auto& [shape, choice] : shapes_)
       choices.push_back({weights_text(shape.first, shape.second),
-                         choice.product ? choice.product->text() : kOwn, choice.why});
+                         choice.product ? choice.product->text() : kOwn, choice.why, choice.asked});
     for (const auto& [square, choice] : squares_)
-      choices.push_back({gram_text(square.first), choice.panels.empty() ? kOwn : choice.text, choice.why});
+      choices.push_back(
+          {gram_text(square.first), choice.panels.empty() ? kOwn : choice.text, choice.why, choice.asked});
     return choices;
   }
 
@@ -178,6 +180,7 @@ class LibraryProducts final : public DenseProducts {
   struct Choice {
     std::unique_ptr<const FixedProduct> product;  // null: the own kernels
     std::string why;
+    std::int64_t asked = 0;
   };
   struct Panel {
     std::int64_t first = 0;
@@ -186,6 +189,7 @@ class LibraryProducts final : public DenseProducts {
   struct SquareChoice {
     std::vector<Panel> panels;  // none: the own kernels
     std::string text, why;
+    std::int64_t asked = 0;
   };
   inline static const std::string kOwn = "own kernels";
 
@@ -200,8 +204,9 @@ class LibraryProducts final : public DenseProducts {
     }
   }
 
-  static bool sums(DType dtype, std::int64_t channels) {
-    return dtype == DType::kBF16 && channels > 0 && channels % kDenseStep == 0;
+  bool sums(DType dtype, std::int64_t channels) const {
+    return dtype == DType::kBF16 && channels % kDenseStep == 0 &&
+           channels * channels >= std::max<std::int64_t>(1, library_.least_numbers());
   }
 
   std::int64_t planned_rows(std::int64_t features) const {
@@ -210,15 +215,19 @@ class LibraryProducts final : public DenseProducts {
   }
 
   Choice try_shape(const DenseShape& full) {
-    if (full.features == 0 || full.columns == 0) return {};
     if (full.features % kDenseStep != 0 || full.columns % kDenseStep != 0)
       return {nullptr, fmt::format("the library is asked for multiples of {} alone", kDenseStep)};
     ProductTrial trial(work_, full);
     std::vector<std::string> refused;
-    std::unique_ptr<DensePlan> plan = best_of(
-        library_.plans(full), refused, [&](DensePlan& one) { return trial.passes(one, full.rows); },
-        [&](DensePlan& one) { return trial.seconds(one); });
-    if (!plan) return {nullptr, warned(weights_text(full.features, full.columns), refused)};
+    std::vector<std::unique_ptr<DensePlan>> plans =
+        passed(library_.plans(full), SIZE_MAX, refused,
+               [&](DensePlan& one) { return trial.passes(one, full.rows); });
+    if (plans.empty()) return {nullptr, warned(weights_text(full.features, full.columns), refused)};
+    std::vector<double> times;
+    for (const std::unique_ptr<DensePlan>& one : plans)
+      times.push_back(plans.size() == 1 ? 0 : trial.seconds(*one));
+    const auto best = std::min_element(times.begin(), times.end()) - times.begin();
+    std::unique_ptr<DensePlan> plan = std::move(plans[static_cast<std::size_t>(best)]);
     std::vector<std::int64_t> rows;
     for (std::int64_t fewer = kTrialRows; fewer < full.rows; fewer += kTrialRows)
       if (plan->takes(fewer) && trial.passes(*plan, fewer)) rows.push_back(fewer);
@@ -231,6 +240,7 @@ class LibraryProducts final : public DenseProducts {
     const std::lock_guard lock(mutex_);
     const auto [at, fresh] = squares_.try_emplace({channels, stride});
     if (fresh) decide(squares_, at, [&] { return try_square({kWholeSum, channels, stride, 0, 0}); });
+    ++at->second.asked;
     return at->second.panels;
   }
 
@@ -240,16 +250,15 @@ class LibraryProducts final : public DenseProducts {
     for (panel.first = 0; panel.first < panel.channels; panel.first += kPanelHeight) {
       panel.count = std::min(kPanelHeight, panel.channels - panel.first);
       std::vector<std::string> refused;
-      std::unique_ptr<PanelPlan> plan = best_of(
-          library_.plans(panel), refused, [&](PanelPlan& one) { return trial.passes(one, panel); },
-          [&](PanelPlan& one) { return trial.seconds(one, panel); });
-      if (!plan) {
+      std::vector<std::unique_ptr<PanelPlan>> plan =
+          passed(library_.plans(panel), 1, refused, [&](PanelPlan& one) { return trial.passes(one, panel); });
+      if (plan.empty()) {
         choice.panels.clear();
         choice.why = warned(gram_text(panel.channels), refused);
         return choice;
       }
-      if (panel.first == 0) choice.text = fmt::format("{}: {}", library_.name(), plan->text());
-      choice.panels.push_back({panel.first, std::move(plan)});
+      if (panel.first == 0) choice.text = fmt::format("{}: {}", library_.name(), plan.front()->text());
+      choice.panels.push_back({panel.first, std::move(plan.front())});
     }
     return choice;
   }

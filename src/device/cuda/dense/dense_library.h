@@ -48,6 +48,8 @@ class DenseLibrary {
  public:
   virtual ~DenseLibrary() = default;
   virtual std::string name() const = 0;  // "cuBLASLt 13.1.0"
+  // Numbers of the least weight, or square, that gains by it what it takes to try it.
+  virtual std::int64_t least_numbers() const { return std::int64_t{1} << 22; }
   // What it offers that divides no sum among blocks, as far as it tells; the best first, by its own account.
   virtual std::vector<std::unique_ptr<DensePlan>> plans(const DenseShape& full) = 0;
   virtual std::vector<std::unique_ptr<PanelPlan>> plans(const GramPanel& panel) = 0;

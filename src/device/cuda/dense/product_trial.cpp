@@ -1,4 +1,4 @@
-#include "device/cuda/product_trial.h"
+#include "device/cuda/dense/product_trial.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,22 +13,29 @@
 namespace llmq {
 namespace {
 
-constexpr int kTimedCalls = 3;
+constexpr int kTimedCalls = 2;
+constexpr std::int64_t kDifferentRows = 128, kDifferentFeatures = 64;
+static_assert(kTrialRows % kDifferentRows == 0);
 
 Buffer buffer_of(const CudaWork& work, DType dtype, std::int64_t rows, std::int64_t columns) {
   return work.scratch(static_cast<std::size_t>(rows * columns * element_bytes(dtype)));
 }
 
-// SplitMix64's, in [-1, 1) times powers of two up to 2^7, so that another order of a sum has other bits.
+// BF16 of both signs from 2^-3 to 2^5, so that another order of a sum has other bits; four of SplitMix64's
+// words each.
 std::vector<BFloat16> mixed_numbers(std::int64_t count, std::uint64_t state) {
   std::vector<BFloat16> numbers(static_cast<std::size_t>(count));
-  for (BFloat16& number : numbers) {
-    std::uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    const float value = static_cast<float>(z >> 40) * 0x1p-23f - 1.0f;
-    number = to_bfloat16(value * static_cast<float>(1u << (z & 7)));
+  std::uint64_t z = 0;
+  for (std::size_t i = 0; i < numbers.size(); ++i, z >>= 16) {
+    if (i % 4 == 0) {
+      z = state += 0x9e3779b97f4a7c15u;
+      z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+      z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+      z ^= z >> 31;
+    }
+    const auto word = static_cast<std::uint32_t>(z & 0xffff);
+    numbers[i].bits =
+        static_cast<std::uint16_t>((word & 0x8000) | ((124 + (word >> 7 & 7)) << 7) | (word & 0x7f));
   }
   return numbers;
 }
@@ -80,23 +87,23 @@ ProductTrial::ProductTrial(CudaWork& work, const DenseShape& full)
       w_(buffer_of(work, DType::kBF16, full.features, full.columns)),
       x_(buffer_of(work, DType::kBF16, full.rows, full.columns)),
       y_(buffer_of(work, DType::kF32, full.rows, full.features)),
-      own_(buffer_of(work, DType::kF32, kTrialRows, full.features)) {
-  put_mixed(work, w_, full.features, full.columns, std::gcd(full.features, kTrialRows), 1);
-  put_mixed(work, x_, full.rows, full.columns, kTrialRows, 2);
+      own_(buffer_of(work, DType::kF32, kDifferentRows, full.features)) {
+  put_mixed(work, w_, full.features, full.columns, std::gcd(full.features, kDifferentFeatures), 1);
+  put_mixed(work, x_, full.rows, full.columns, kDifferentRows, 2);
   CudaWeight weight(work.device());
   weight.out_features = full.features;
   weight.in_features = weight.group = full.columns;
   weight.compute = Compute::kBFloat16;
   pack_numbers(work.device(), weight, w_);
-  multiply(work, own_.view(DType::kF32, {kTrialRows, full.features}),
-           x_.view(DType::kBF16, {kTrialRows, full.columns}), weight, nullptr);
+  multiply(work, own_.view(DType::kF32, {kDifferentRows, full.features}),
+           x_.view(DType::kBF16, {kDifferentRows, full.columns}), weight, nullptr);
 }
 
 bool ProductTrial::passes(DensePlan& plan, std::int64_t rows) {
   work_.device().zero(y_.get(), y_.bytes());
   plan.multiply(y_.as<float>(), x_.as<BFloat16>(), w_.as<BFloat16>(), rows);
   return alike(work_, y_.view(DType::kF32, {rows, shape_.features}),
-               own_.view(DType::kF32, {kTrialRows, shape_.features}));
+               own_.view(DType::kF32, {kDifferentRows, shape_.features}));
 }
 
 double ProductTrial::seconds(DensePlan& plan) {
@@ -152,10 +159,6 @@ bool PanelTrial::passes(PanelPlan& plan, const GramPanel& panel) {
     return view;
   };
   return alike(work_, part(panel_, panel.count, panel.stride), part(own_, kTrialRows, channels_));
-}
-
-double PanelTrial::seconds(PanelPlan& plan, const GramPanel& panel) {
-  return seconds_of(work_, [&] { plan.add(panel_.as<float>() + panel.first, x_.as<BFloat16>()); });
 }
 
 }  // namespace llmq

@@ -1,17 +1,18 @@
-// Whether a library's product has the bits of the own kernels, tried before it is used, and how long it takes.
+// Whether a library's product has the bits of the own kernels, tried before it is used, and how long it
+// takes.
 //
-// The operands are random numbers of mixed sizes: kTrialRows different ones of x, repeated to as many as are
-// asked for, so that the own kernels multiply kTrialRows and every place of every tile is looked at. What a
-// tensor core does with a sum follows from its order alone, so that other numbers would show nothing else.
+// The operands are random numbers of mixed sizes: some different rows of x and of w, repeated to as many as
+// are asked for, so that the own kernels multiply few rows and every place of every tile is looked at. What a
+// tensor core does with a sum follows from its order alone, so that more numbers would show nothing else.
 #pragma once
 #include <cstdint>
 
 #include "device/cuda/cuda_work.h"
-#include "device/cuda/dense_library.h"
+#include "device/cuda/dense/dense_library.h"
 
 namespace llmq {
 
-inline constexpr std::int64_t kTrialRows = 256;
+inline constexpr std::int64_t kTrialRows = 256;  // numbers of rows are tried in its multiples
 
 class ProductTrial {
  public:
@@ -24,7 +25,7 @@ class ProductTrial {
   CudaWork& work_;
   const DenseShape shape_;
   const Buffer w_, x_, y_;
-  Buffer own_;  // F32 [kTrialRows, features]
+  Buffer own_;  // F32 [different rows of x, features]
 };
 
 // The same of panels of Gram matrices of so many rows and channels, `stride` apart and at most `most` rows
@@ -33,7 +34,6 @@ class PanelTrial {
  public:
   PanelTrial(CudaWork& work, const GramPanel& square, std::int64_t most);
   bool passes(PanelPlan& plan, const GramPanel& panel);
-  double seconds(PanelPlan& plan, const GramPanel& panel);
 
  private:
   CudaWork& work_;

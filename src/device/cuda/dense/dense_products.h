@@ -8,7 +8,7 @@
 
 #include "device/backend.h"
 #include "device/cuda/cuda_work.h"
-#include "device/cuda/dense_library.h"
+#include "device/cuda/dense/dense_library.h"
 
 namespace llmq {
 

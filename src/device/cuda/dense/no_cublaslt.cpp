@@ -1,6 +1,6 @@
 // What stands in for cublaslt.cpp where a toolkit without cuBLASLt's header, or none, was found.
 #include "base/error.h"
-#include "device/cuda/cublaslt.h"
+#include "device/cuda/dense/cublaslt.h"
 
 namespace llmq {
 

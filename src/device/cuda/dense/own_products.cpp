@@ -1,6 +1,6 @@
 // The kernels of kernels/cuda for every weight and every sum.
 #include "device/cuda/cuda_calibration.h"
-#include "device/cuda/dense_products.h"
+#include "device/cuda/dense/dense_products.h"
 
 namespace llmq {
 namespace {

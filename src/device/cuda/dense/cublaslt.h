@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "device/cuda/dense_library.h"
+#include "device/cuda/dense/dense_library.h"
 #include "tensor/buffer.h"
 
 namespace llmq {
