@@ -22,6 +22,12 @@ FAULTS = [
     # Recurrent states and what stands around them.
     Fault("state-of-the-sequence-before", "src/model/mixers/delta.cpp", "if (rows.context == 0) state.clear(backend_);", "",
           [("llmq_unit_runtime", "*RecurrentServing.AnAnswer*")]),
+    Fault("panels-of-a-live-diagonal", "kernels/cuda/gram_panels.h", "const bool dead = i == j && row < 0;", "const bool dead = false;",
+          [("llmq_kernels_backend", "*PlacedGramTest.PanelsAre*")]),
+    Fault("panels-without-lambda", "kernels/cuda/gram_panels.h", "(i == j ? lambda : 0.0)", "(i == j ? 0 * lambda : 0.0)",
+          [("llmq_kernels_backend", "*PlacedGramTest*"), ("llmq_unit_quant", "Gptq.ADeviceGivesTheProcessorsCodes")]),
+    Fault("what-comes-down-overtakes", "src/device/cuda/staging_ring.h", "      wait(part.slot);\n", "",
+          [("llmq_unit_device", "StagingRing.WhatComesDown*")]),
     Fault("shares-taken-for-decays", "src/model/mixers/delta.cpp", "both.view, groups, {{repeat, repeat}});", "both.view, groups, {{0, repeat}});",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*qwen3_next*")]),
     Fault("gate-of-attention-dropped", "src/model/mixers/attention.cpp", "if (spec.gated) apply_gates(", "if (spec.gated && count == 0) apply_gates(",
