@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "base/checked.h"
@@ -93,14 +94,18 @@ void read_transposed(const StoredTensor& tensor, std::span<float> into, ThreadPo
   });
 }
 
-// Bytes whose codes have the exponents at `exponents`, one for 16.
+// Codes of whole blocks, 16 bytes each, and a byte of exponents for each.
 void read_mxfp4(const std::uint8_t* codes, const std::uint8_t* exponents, std::span<float> into) {
   static constexpr float kCodes[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-  for (std::size_t i = 0; i < into.size(); i += 2) {
-    const std::uint8_t both = codes[i / 2];
-    const int exponent = int{exponents[i / 32]} - 127;
-    into[i] = std::ldexp(kCodes[both & 15], exponent);
-    into[i + 1] = std::ldexp(kCodes[both >> 4], exponent);
+  for (std::size_t block = 0; block < into.size() / 32; ++block) {
+    const float power = std::ldexp(1.0f, int{exponents[block]} - 127);
+    float values[16];  // of this block's codes; powers of two round nothing
+    for (std::size_t code = 0; code < 16; ++code) values[code] = kCodes[code] * power;
+    for (std::size_t i = 0; i < 16; ++i) {
+      const std::uint8_t both = codes[block * 16 + i];
+      into[block * 32 + 2 * i] = values[both & 15];
+      into[block * 32 + 2 * i + 1] = values[both >> 4];
+    }
   }
 }
 
@@ -112,11 +117,20 @@ void Checkpoint::read_mxfp4_rows(const StoredTensor& tensor, std::span<float> in
   const StoredTensor::Exponents& exponents = *tensor.exponents;
   const Lease scales = state_->mappings[static_cast<std::size_t>(exponents.shard)]->lease(
       exponents.offset, static_cast<std::uint64_t>(rows * tensor.side_by_side * (columns / 32)));
-  pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t row, int) {
-    const std::int64_t stored = static_cast<std::int64_t>(row) * tensor.side_by_side + tensor.place;
+  const auto stored_row = [&](std::int64_t row) { return row * tensor.side_by_side + tensor.place; };
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::uint8_t* const own = exponents.pointer + stored_row(row) * (columns / 32);
+    if (const void* const found = std::memchr(own, 255, static_cast<std::size_t>(columns / 32)))
+      fail(ErrorKind::kBadInput,
+           {fmt::format("has the exponent byte 255 at row {}, block {}, which stands for no number (E8M0)",
+                        row, static_cast<const std::uint8_t*>(found) - own),
+            path().string(), tensor.name, "was the download cut or changed?"});
+  }
+  pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t at, int) {
+    const std::int64_t stored = stored_row(static_cast<std::int64_t>(at));
     read_mxfp4(tensor.view.as<const std::uint8_t>() + stored * (columns / 2),
                exponents.pointer + stored * (columns / 32),
-               into.subspan(row * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
+               into.subspan(at * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
   });
 }
 

@@ -27,6 +27,12 @@ TensorId BlockBuilder::host_tensor(const std::string& name, Shape shape) {
   return id;
 }
 
+TensorId BlockBuilder::tensor_of_heads(const std::string& name, std::int64_t heads) {
+  const TensorId id = tensor(name, {heads});
+  block_.tensors.back().by_heads = true;
+  return id;
+}
+
 SiteId BlockBuilder::site(std::string name, std::int64_t channels) {
   block_.sites.push_back({std::move(name), channels, {}, {}});
   return static_cast<SiteId>(block_.sites.size() - 1);

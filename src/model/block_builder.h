@@ -22,9 +22,8 @@ class BlockBuilder {
   NormId norm(const std::string& name, NormSpec like, std::int64_t width, bool bias = true);
   TensorId tensor(const std::string& name, Shape shape, bool transposed = false);  // "<prefix>.<name>"
   TensorId host_tensor(const std::string& name, Shape shape);
+  TensorId tensor_of_heads(const std::string& name, std::int64_t heads);
   SiteId site(std::string name, std::int64_t channels);
-  // A tensor of that name, without an ending.
-  TensorPlace vector(const std::string& name) const { return {block_.prefix + "." + name}; }
   void producer(SiteId site, Producer producer) { at(site).producer = producer; }
   // A linear that reads `site`; `parts`: rows of each where several are stored as one.
   LinearId linear(const std::string& name, SiteId site, std::initializer_list<std::int64_t> parts, bool bias);

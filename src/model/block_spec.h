@@ -100,6 +100,7 @@ struct MixerTensor {
   Shape shape;              // as it is stored
   bool transposed = false;  // while a model runs, all but the last axis taken as one
   bool on_host = false;     // rather than on the device, while a model runs
+  bool by_heads = false;    // one number for each head: members have those of their own heads
 };
 
 // What may be divided by s where the columns of all readers are multiplied by it.
@@ -138,8 +139,8 @@ struct AttentionSpec {
   std::int64_t window = 0;  // 0: full attention; else position p sees p - window + 1 .. p
   float scale = 0;          // of the product of a query and a key; 0: 1 / sqrt(head_dim)
   float softcap = 0;        // of scores: Backend::attention; 0: none
-  TensorPlace sinks;        // [heads]
   RopeUse rope;
+  std::optional<TensorId> sinks;           // [heads]: scores that have no value
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.
   std::optional<NormId> query_norm, key_norm;

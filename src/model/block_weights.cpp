@@ -154,8 +154,8 @@ void load_bias(Backend& backend, const LinearSource& source, const LinearSpec& l
     set_bias(backend, linear, *bias, into);
 }
 
-void load_mixer_tensors(Backend& backend, const LinearSource& source, const BlockSpec& block,
-                        bool allow_nonfinite, BlockWeights& into) {
+void load_mixer_tensors(std::span<Backend* const> members, const LinearSource& source, const BlockSpec& block,
+                        bool allow_nonfinite, std::span<BlockWeights> shares) {
   for (std::size_t i = 0; i < block.tensors.size(); ++i) {
     const MixerTensor& tensor = block.tensors[i];
     std::vector<float> stored = source.tensor(tensor.place.tensor, allow_nonfinite);
@@ -163,10 +163,15 @@ void load_mixer_tensors(Backend& backend, const LinearSource& source, const Bloc
     if (tensor.transposed)
       stored = transposed(std::span<const float>(stored), static_cast<std::int64_t>(stored.size()) / columns,
                           columns);
-    if (tensor.on_host)
-      into.host_tensors[i] = std::move(stored);
-    else
-      into.tensors[i] = upload_values(backend, stored);
+    const std::size_t own = stored.size() / (tensor.by_heads ? members.size() : 1);
+    for (std::size_t member = 0; member < members.size(); ++member) {
+      const std::span<const float> values =
+          std::span<const float>(stored).subspan(tensor.by_heads ? member * own : 0, own);
+      if (tensor.on_host)
+        shares[member].host_tensors[i].assign(values.begin(), values.end());
+      else
+        shares[member].tensors[i] = upload_values(*members[member], values);
+    }
   }
 }
 
@@ -192,17 +197,6 @@ std::vector<NormWeights> load_norms(std::span<Backend* const> members, const Lin
   return norms;
 }
 
-// Those of its own heads for each member.
-void load_sinks(std::span<Backend* const> members, const LinearSource& source, const BlockSpec& block,
-                bool allow_nonfinite, std::vector<BlockWeights>& shares) {
-  const AttentionSpec* const attention = block.attention();
-  if (attention == nullptr || !attention->sinks.exists()) return;
-  const std::vector<float> sinks = source.tensor(attention->sinks.tensor, allow_nonfinite);
-  const std::size_t own = sinks.size() / members.size();
-  for (std::size_t member = 0; member < members.size(); ++member)
-    shares[member].sinks = upload_values(*members[member], std::span(sinks).subspan(member * own, own));
-}
-
 std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute compute,
                                       const LinearSource& source, const BlockSpec& block,
                                       std::span<const LinearId> linears, bool allow_nonfinite,
@@ -220,9 +214,7 @@ std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute
     for (std::size_t member = 0; member < members.size(); ++member)
       shares[member].norms[i] = std::move(norms[member]);
   }
-  for (std::size_t member = 0; member < members.size(); ++member)
-    load_mixer_tensors(*members[member], source, block, allow_nonfinite, shares[member]);
-  load_sinks(members, source, block, allow_nonfinite, shares);
+  load_mixer_tensors(members, source, block, allow_nonfinite, shares);
   return shares;
 }
 

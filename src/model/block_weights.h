@@ -38,7 +38,6 @@ struct BlockWeights {
   std::vector<NormWeights> norms;                // by NormId
   std::vector<Buffer> tensors;                   // by TensorId, F32
   std::vector<std::vector<float>> host_tensors;  // by TensorId: those that are on the host
-  Buffer sinks;                                  // F32 [heads] of attention, those of a member; empty without
   KvBasis kv_basis;                              // of the pages that the block is run with
 
   BlockLinear& at(LinearId id) { return linears.at(static_cast<std::size_t>(id)); }
@@ -83,9 +82,10 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
 NormWeights load_norm(Backend& backend, const LinearSource& source, const NormSpec& norm,
                       bool allow_nonfinite = false);
 
-// Those of a block's mixers, each on the device or on the host.
-void load_mixer_tensors(Backend& backend, const LinearSource& source, const BlockSpec& block,
-                        bool allow_nonfinite, BlockWeights& into);
+// Those of a block's mixers, each on the device or on the host: read once for all members, which have their
+// heads' own or the whole.
+void load_mixer_tensors(std::span<Backend* const> members, const LinearSource& source, const BlockSpec& block,
+                        bool allow_nonfinite, std::span<BlockWeights> shares);
 
 // The norms of a block, the tensors of its mixers and the linears named.
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const BlockSpec& block,

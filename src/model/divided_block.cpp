@@ -85,6 +85,8 @@ ModelSpec member_spec(const ModelSpec& spec, std::int64_t members) {
       if (part.beside) std::visit(by_members, *part.beside);
     }
     if (const AttentionSpec* const attention = block.attention()) block.pages = pages_of(*attention);
+    for (MixerTensor& tensor : block.tensors)
+      if (tensor.by_heads) tensor.shape = {tensor.shape[0] / members};
     for (LinearSpec& linear : block.linears) {
       linear.out_features /= members;
       for (std::int64_t& rows : linear.parts) rows /= members;

@@ -160,11 +160,10 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
                                                                    : "all heads of head_dim");
     for (const MixerTensor& tensor : block.tensors)
       check.expect(tensor.place.tensor, tensor.shape,
-                   tensor.on_host ? "one for each expert" : "sizes of linear attention");
+                   tensor.on_host    ? "one for each expert"
+                   : tensor.by_heads ? "num_attention_heads"
+                                     : "sizes of linear attention");
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
-    if (const AttentionSpec* const attention = block.attention();
-        attention != nullptr && attention->sinks.exists())
-      check.expect(attention->sinks.tensor, {attention->heads}, "num_attention_heads");
     if (source.kv_cache() && block.pages.kv_heads > 0) check.expect_kv_scales(source, block);
   }
   check.refuse_unread(spec);

@@ -61,8 +61,6 @@ void put_under(const std::string& prefix, ModelSpec& spec) {
     for (LinearSpec& linear : block.linears)
       rename(linear.module), rename(linear.weight.tensor), rename(linear.bias.tensor);
     for (MixerTensor& tensor : block.tensors) rename(tensor.place.tensor);
-    for (SublayerSpec& part : block.sublayers)
-      if (auto* const attention = std::get_if<AttentionSpec>(&part.mixer)) rename(attention->sinks.tensor);
   }
 }
 

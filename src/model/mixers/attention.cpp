@@ -126,8 +126,9 @@ void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView&
   const ForwardContext& context = run.context;
   const BlockSpec& block = context.spec.blocks.at(static_cast<std::size_t>(run.block));
   const float scale = spec.scale != 0 ? spec.scale : 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
-  const AttentionProblem problem{spec.heads,  spec.kv_heads,   spec.head_dim, scale,
-                                 spec.window, context.compute, spec.softcap,  vector_view(run.weights.sinks)};
+  AttentionProblem problem{spec.heads,  spec.kv_heads,   spec.head_dim, scale,
+                           spec.window, context.compute, spec.softcap};
+  if (spec.sinks) problem.sinks = vector_view(run.weights.tensors.at(static_cast<std::size_t>(*spec.sinks)));
   const PageBasis basis{context, spec, run.weights.kv_basis};
   // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before
   // its queries run.

@@ -61,7 +61,7 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const 
   attention.window = window, attention.rope = rope, attention.scale = half.traits.attention_scale;
   attention.query_table = half.traits.query_table;
   attention.softcap = half.traits.attention_softcap;
-  if (half.traits.sinks) attention.sinks = builder.vector("self_attn.sinks");
+  if (half.traits.sinks) attention.sinks = builder.tensor_of_heads("self_attn.sinks", sizes.heads);
   attention.input = builder.site("x_attn", half.hidden), attention.inner = builder.site("x_o", queries);
   if (half.traits.fused_qkv) {
     const LinearId qkv = builder.linear("self_attn.qkv_proj", attention.input, {queries, keys, keys}, bias);

@@ -26,7 +26,8 @@ BlockWeights load_written_block(Backend& backend, const QuantizeRun& run, const 
     weights.norms[i] =
         load_norm(backend, norm, source_of(norm.gain.tensor).tensor(norm.gain.tensor, allow), bias);
   }
-  load_mixer_tensors(backend, run.source, structure, allow, weights);
+  Backend* const only = &backend;
+  load_mixer_tensors({&only, 1}, run.source, structure, allow, {&weights, 1});
   return weights;
 }
 

@@ -92,6 +92,9 @@ void set_rows(BlockSpec& block, Part part, std::int64_t rows) {
 void set_channels(BlockSpec& block, SiteId site, std::int64_t channels) {
   block.sites[static_cast<std::size_t>(site)].channels = channels;
 }
+void set_shape(BlockSpec& block, TensorId id, const Shape& shape) {
+  block.tensors[static_cast<std::size_t>(id)].shape = shape;
+}
 void set_width(BlockSpec& block, std::optional<NormId> norm, std::int64_t width) {
   if (norm) block.norms[static_cast<std::size_t>(*norm)].width = width;
 }
@@ -113,6 +116,7 @@ void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, std::int64_t h
   set_rows(block, attention.value, kv);
   set_channels(block, attention.inner, attention.inner_width());
   set_rows(block, {attention.output}, hidden);
+  if (attention.sinks) set_shape(block, *attention.sinks, {attention.heads});
   narrow_heads(block, attention.query_norm, attention, attention.heads);
   narrow_heads(block, attention.key_norm, attention, attention.kv_heads);
   auto& producer = block.sites[static_cast<std::size_t>(attention.inner)].producer;
@@ -139,11 +143,8 @@ void narrow_mixer(DeltaSpec& delta, std::int64_t divisor, std::int64_t hidden, B
   if (delta.decay) set_rows(block, *delta.decay, heads.value_heads);
   set_rows(block, {delta.output}, hidden);
   set_channels(block, delta.inner, delta.inner_width());
-  const auto set_shape = [&](TensorId id, const Shape& shape) {
-    block.tensors[static_cast<std::size_t>(id)].shape = shape;
-  };
-  set_shape(delta.conv, {delta.convolved(), 1, delta.taps});
-  for (const TensorId id : {delta.rate, delta.shift}) set_shape(id, {heads.value_heads});
+  set_shape(block, delta.conv, {delta.convolved(), 1, delta.taps});
+  for (const TensorId id : {delta.rate, delta.shift}) set_shape(block, id, {heads.value_heads});
 }
 
 // Which experts a slice's rows go to says nothing of the whole.
@@ -191,8 +192,6 @@ BlockSlice slice_block(const LinearSource& source, const ModelSpec& spec, std::s
     const std::int64_t columns = tensor.shape.back();
     narrowing.take(tensor.place.tensor, tensor.shape.elements() / columns, columns, tensor.shape.rank() == 1);
   }
-  if (const AttentionSpec* const attention = structure.attention())
-    narrowing.take(attention->sinks.tensor, 1, attention->heads, true);
   slice.checkpoint = narrowing.checkpoint();
   return slice;
 }

@@ -195,7 +195,8 @@ TEST(RunBlock, MembersGiveTheBitsOfOneDevice) { expect_equal_members(ScratchMode
 TEST(RunBlock, MembersOfHeadsWithSinksGiveTheBitsOfOneDevice) {
   ModelSpec spec = ModelSpec::read(ScratchModel().open());
   const std::string sinks = "model.layers.0.self_attn.sinks";
-  std::get<AttentionSpec>(spec.blocks[0].sublayers[0].mixer).sinks = {sinks};
+  spec.blocks[0].tensors.push_back({.place = {sinks}, .shape = {4}, .by_heads = true});
+  std::get<AttentionSpec>(spec.blocks[0].sublayers[0].mixer).sinks = TensorId{0};
   ScratchModel model;
   model.tensors[sinks] = scratch_tensor("F32", {4}, std::vector<float>{-2, 0.5f, 1, 3});
   const Checkpoint checkpoint = model.open();

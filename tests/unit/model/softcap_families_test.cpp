@@ -116,7 +116,8 @@ TEST(GptOss, HasSinksBiasesAndAClampedMixture) {
   const ScratchGptOss model;
   const ModelSpec spec = ModelSpec::read(model.open());
   const BlockSpec& block = spec.blocks[1];
-  EXPECT_EQ(block.attention()->sinks.tensor, "model.layers.1.self_attn.sinks");
+  EXPECT_EQ(block.at(block.attention()->sinks.value()).place.tensor, "model.layers.1.self_attn.sinks");
+  EXPECT_TRUE(block.at(*block.attention()->sinks).by_heads);
   EXPECT_THAT(windows_of(spec), ElementsAre(6, 0));
   EXPECT_FALSE(spec.ropes.at(0).truncate);
   const MixtureSpec& mixture = *block.mixture();
@@ -182,6 +183,27 @@ TEST(GptOss, WhatIsNoMxfp4IsRefused) {
   model.tensors["model.layers.1.mlp.experts.down_proj_blocks"] =
       scratch_tensor("U8", {2, 32, 16}, std::vector<std::uint8_t>(1024));
   EXPECT_THAT(softcap_refusal(model), HasSubstr("MXFP4 is U8 [matrices, rows, blocks, 16]"));
+}
+
+// E8M0 has no infinity, and 255 is its NaN. Row 3 of up is row 7 of the stored ones of its expert.
+TEST(GptOss, AnExponentThatIsNoNumberIsRefusedWithItsPlace) {
+  ScratchGptOss model;
+  model.as_mxfp4();
+  ScratchTensor& scales = model.tensors.at("model.layers.1.mlp.experts.gate_up_proj_scales");
+  scales.bytes.at(64 + 7) = static_cast<char>(255);
+  const Checkpoint checkpoint = model.open();
+  const auto read = [&](const char* name) {
+    return checkpoint.read_float32(checkpoint.at(std::string("model.layers.1.mlp.experts.") + name));
+  };
+  EXPECT_EQ(read("1.gate_proj.weight").size(), 1024u) << "the rows beside it are whole";
+  EXPECT_EQ(read("0.up_proj.weight").size(), 1024u);
+  try {
+    read("1.up_proj.weight");
+    ADD_FAILURE() << "read";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("model.layers.1.mlp.experts.1.up_proj.weight"));
+    EXPECT_THAT(error.what(), HasSubstr("has the exponent byte 255 at row 3, block 0"));
+  }
 }
 
 TEST(GptOss, OtherFormsAreRefusedByName) {
