@@ -644,6 +644,8 @@ FAULTS = [
           [("llmq_golden_models", "*FoldedModel.ComputesTheSameBits*gpt_oss*"), ("llmq_unit_model", "GptOss.HasSinks*")]),
     Fault("member-with-the-first-heads-sinks", "src/model/block_weights.cpp", "tensor.by_heads ? member * own : 0", "0",
           [("llmq_unit_model", "RunBlock.*Sinks*")]),
+    Fault("experts-weighted-by-all-rows", "src/quant/pipeline/imatrix_collection.cpp", "experts.push_back({&expert, e, 0});", "experts.push_back({&expert, std::nullopt, 0});",
+          [("llmq_unit_quant", "MixtureImportance.OfEach*")]),
     Fault("exponent-of-another-row-is-checked", "src/io/checkpoint.cpp", "const std::uint8_t* const own = exponents.pointer + stored_row(row) * (columns / 32);",
           "const std::uint8_t* const own = exponents.pointer + row * (columns / 32);", [("llmq_unit_model", "GptOss.AnExponent*")]),
     Fault("ups-as-gates", "src/io/checkpoint.cpp", "own = tensor.alternating ? tensor.place :", "own = tensor.alternating ? 0 :",

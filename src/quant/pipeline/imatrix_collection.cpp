@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "base/half.h"
 #include "base/threads.h"
@@ -16,7 +18,8 @@ constexpr std::size_t kColumnsPerItem = 256;
 // Sums of squares by channel.
 class SquareSums {
  public:
-  SquareSums(Backend& backend, ThreadPool& pool) : backend_(backend), pool_(pool) {}
+  // `host`: where rows are downloaded to, which sums of one device share.
+  SquareSums(Backend& backend, std::vector<std::byte>& host) : backend_(backend), host_(host) {}
 
   void add(const TensorView& x) {
     const auto rows = static_cast<std::size_t>(x.rows()), columns = static_cast<std::size_t>(x.cols());
@@ -24,7 +27,8 @@ class SquareSums {
     backend_.download(host_.data(), x);
     sums_.resize(columns);
     const bool half = x.dtype == DType::kBF16;
-    pool_.parallel_for((columns + kColumnsPerItem - 1) / kColumnsPerItem, [&](std::size_t item, int) {
+    const std::size_t items = (columns + kColumnsPerItem - 1) / kColumnsPerItem;
+    backend_.workers().parallel_for(items, [&](std::size_t item, int) {
       const std::size_t first = item * kColumnsPerItem, last = std::min(columns, first + kColumnsPerItem);
       for (std::size_t r = 0; r < rows; ++r)
         for (std::size_t k = first; k < last; ++k) {
@@ -36,11 +40,11 @@ class SquareSums {
     tokens_ += x.rows();
   }
 
-  ImatrixEntry entry() const {
-    ImatrixEntry entry;
+  // Behind the matrices that are there. One that saw no rows has sums of 0 for its `columns`.
+  void append_to(ImatrixEntry& entry, std::int64_t columns) const {
     for (const double sum : sums_) entry.sums.push_back(static_cast<float>(sum));
-    entry.counts.assign(1, static_cast<float>(tokens_));
-    return entry;
+    if (sums_.empty()) entry.sums.resize(entry.sums.size() + static_cast<std::size_t>(columns));
+    entry.counts.push_back(static_cast<float>(tokens_));
   }
 
  private:
@@ -56,10 +60,77 @@ class SquareSums {
   }
 
   Backend& backend_;
-  ThreadPool& pool_;
-  std::vector<std::byte> host_;
+  std::vector<std::byte>& host_;
   std::vector<double> sums_;
   std::int64_t tokens_ = 0;
+};
+
+class Collection {
+ public:
+  Collection(const GgufFamily& family, ActivationStream& stream, Backend& backend)
+      : family_(family), stream_(stream), backend_(backend) {}
+
+  void see_sublayer(const SublayerSpec& part, int number, const BlockSpec& block,
+                    const BlockWeights& weights) {
+    const MixtureSpec* const mixture = std::get_if<MixtureSpec>(&part.mixer);
+    if (mixture != nullptr) return see_mixture(*mixture, number, block, weights);
+    for (const SiteId site : part.sites) see_site(site, {}, number, block, weights);
+  }
+
+  Imatrix imatrix;
+
+ private:
+  ImatrixEntry& entry(const BlockSpec& block, LinearId id) {
+    return imatrix.entries[gguf_name(family_, block.at(id).weight.tensor)];
+  }
+
+  // All readers but the linears of experts, which see rows of their own.
+  void see_site(SiteId site, const std::set<LinearId>& but, int number, const BlockSpec& block,
+                const BlockWeights& weights) {
+    SquareSums sums(backend_, host_);
+    stream_.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
+    for (const LinearId reader : block.at(site).readers)
+      if (!but.contains(reader)) sums.append_to(entry(block, reader), block.at(site).channels);
+  }
+
+  // A stack of experts has an entry of as many matrices. Of each its own rows count; the shared one sees all.
+  void see_mixture(const MixtureSpec& mixture, int number, const BlockSpec& block,
+                   const BlockWeights& weights) {
+    std::set<LinearId> of_experts;
+    std::vector<SeenExpert> experts;
+    for (std::size_t e = 0; e < mixture.experts.size(); ++e) {
+      const ExpertSpec& expert = mixture.experts[e];
+      of_experts.insert({expert.gate.linear, expert.up.linear});
+      experts.push_back({&expert, e, 0});
+    }
+    see_site(mixture.input, of_experts, number, block, weights);
+    see_experts(experts, ExpertInput::kOfGateAndUp, mixture.hidden, number, block, weights);
+    see_experts(experts, ExpertInput::kOfOutput, mixture.width, number, block, weights);
+    if (!mixture.shared) return;
+    const SeenExpert shared{&*mixture.shared, std::nullopt, 0};
+    see_experts({&shared, 1}, ExpertInput::kOfOutput, mixture.shared_width, number, block, weights);
+  }
+
+  void see_experts(std::span<const SeenExpert> experts, ExpertInput input, std::int64_t columns, int number,
+                   const BlockSpec& block, const BlockWeights& weights) {
+    std::vector<SquareSums> sums(experts.size(), SquareSums(backend_, host_));
+    stream_.each_expert_input(number, weights, experts, input,
+                              [&](std::size_t e, const TensorView& x) { sums[e].add(x); });
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+      const ExpertSpec& expert = *experts[e].expert;
+      if (input == ExpertInput::kOfOutput) {
+        sums[e].append_to(entry(block, expert.output), columns);
+        continue;
+      }
+      for (const LinearId id : {expert.gate.linear, expert.up.linear})
+        sums[e].append_to(entry(block, id), columns);
+    }
+  }
+
+  const GgufFamily& family_;
+  ActivationStream& stream_;
+  Backend& backend_;
+  std::vector<std::byte> host_;
 };
 
 }  // namespace
@@ -72,14 +143,13 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
   const ForwardContext context = make_forward_context(spec, backend, options.compute, length);
   ActivationStream stream(context, calibration, options.chunk_tokens, options.keep_inputs);
   stream.embed(checkpoint, calibration);
-  ThreadPool& pool = backend.workers();
   const GgufFamily* const family = gguf_family(spec.family);
   if (family == nullptr)
     fail(ErrorKind::kUnsupported, "an importance matrix has GGUF's names, and family {} has none",
          spec.family);
-  Imatrix imatrix;
-  imatrix.chunk_count = static_cast<std::uint32_t>(calibration.samples.size());
-  imatrix.chunk_size = static_cast<std::uint32_t>(length);
+  Collection collection(*family, stream, backend);
+  collection.imatrix.chunk_count = static_cast<std::uint32_t>(calibration.samples.size());
+  collection.imatrix.chunk_size = static_cast<std::uint32_t>(length);
   for (std::size_t index = 0; index < spec.blocks.size(); ++index) {
     const BlockSpec& block = spec.blocks[index];
     const int number = static_cast<int>(index);
@@ -87,17 +157,12 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
       for (const LinearSpec& linear : spec.blocks[index + 1].linears) source.read_ahead(linear);
     const BlockWeights weights = load_block(backend, options.compute, source, block);
     for (std::size_t part = 0; part < block.sublayers.size(); ++part) {
-      for (const SiteId site : block.sublayers[part].sites) {
-        SquareSums sums(backend, pool);
-        stream.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
-        for (const LinearId reader : block.at(site).readers)
-          imatrix.entries[gguf_name(*family, block.at(reader).weight.tensor)] = sums.entry();
-      }
+      collection.see_sublayer(block.sublayers[part], number, block, weights);
       stream.finish(part, number, weights);
     }
     if (options.on_block) options.on_block(number);
   }
-  return imatrix;
+  return std::move(collection.imatrix);
 }
 
 }  // namespace llmq

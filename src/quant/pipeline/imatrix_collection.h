@@ -6,7 +6,8 @@
 //
 // The model runs as it is, without any error of rounding before it. Sums are FP64, token after token: the
 // same at any thread count. Weights are named as GGUF names them; linears that read the same input have the
-// same importance.
+// same importance. The experts of a mixture are one entry of as many matrices, each with the rows that the
+// router sends to it, and how many those were.
 #pragma once
 #include <functional>
 #include <string>

@@ -52,12 +52,6 @@ void resolve_importance(const Recipe& recipe, GgufPlan& plan) {
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& plan) {
   plan.calibration = recipe.calibration;
-  const bool mixture = std::any_of(spec.blocks.begin(), spec.blocks.end(),
-                                   [](const BlockSpec& block) { return block.mixture() != nullptr; });
-  if (plan.needs_calibration() && mixture)
-    fail(ErrorKind::kUnsupported,
-         {"the importance of a mixture of experts is not collected here", recipe.source, "method",
-          "give llama-imatrix's file as gguf.importance, or write method: rtn"});
   if (plan.needs_calibration()) plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 

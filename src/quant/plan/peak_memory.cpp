@@ -122,10 +122,16 @@ std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
       weights += weights_of(linear);
       largest = std::max(largest, weights_of(linear));
     }
+    const MixtureSpec* const mixture = block.mixture();
+    const std::uint64_t routed =
+        mixture == nullptr ? 0
+                           : expert_rows(*mixture) + mixture->experts.size() *
+                                                         positive(std::max(mixture->hidden, mixture->width)) *
+                                                         sizeof(double);
     const std::vector<MemoryItem> always = {{"program while it computes", kComputingBytes},
                                             {"activations of all samples and of one chunk", stream()},
                                             {"a block as prepared", weights * element_},
-                                            {"stage buffers", stages()}};
+                                            {"stage buffers, and rows of experts", stages() + routed}};
     for (const MemoryItem& item :
          {MemoryItem{"one linear in FP32", largest * 4},
           MemoryItem{"one chunk of inputs, to be squared", chunk_ * wide() * element_}}) {

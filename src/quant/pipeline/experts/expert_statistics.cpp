@@ -34,31 +34,17 @@ std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceW
   return counts;
 }
 
-std::vector<InputStats> ActivationStream::expert_statistics(int block, const DeviceWeights& weights,
-                                                            std::span<const SeenExpert> experts,
-                                                            ExpertInput input, std::vector<RowSample>* rows) {
+void ActivationStream::each_expert_input(
+    int block, const DeviceWeights& weights, std::span<const SeenExpert> experts, ExpertInput input,
+    const std::function<void(std::size_t expert, const TensorView& x)>& see) {
   if (lanes_.size() != 1)
-    fail(ErrorKind::kInternal, "statistics of experts are taken on one device, and there are {}",
-         lanes_.size());
+    fail(ErrorKind::kInternal, "inputs of experts are seen on one device, and there are {}", lanes_.size());
   const MixtureSpec& mixture = mixture_of_block(spec(block));
   Backend& backend = lanes_.front().backend();
-  std::vector<InputStats> stats;
-  for (const SeenExpert& seen : experts)
-    stats.emplace_back(input == ExpertInput::kOfGateAndUp ? mixture.hidden
-                                                          : spec(block).at(seen.expert->inner).channels);
-  for (std::size_t i = 0; rows != nullptr && i < experts.size(); ++i)
-    rows->emplace_back(experts[i].rows, stats[i].channels());
-  std::vector<std::unique_ptr<StatsCollector>> collectors;
-  for (InputStats& into : stats)
-    collectors.push_back(std::make_unique<StatsCollector>(backend, into, kAllTokens, true));
-  const auto take = [&](std::size_t i, const TensorView& x) {
-    collectors[i]->add(x);
-    if (rows != nullptr) (*rows)[i].add(backend, x);
-  };
   const auto add = [&](std::size_t i, const TensorView& x) {
-    if (input == ExpertInput::kOfGateAndUp) return take(i, x);
+    if (input == ExpertInput::kOfGateAndUp) return see(i, x);
     const std::array<std::size_t, 2> first = {0, static_cast<std::size_t>(x.rows())};
-    take(i, inner_rows(backend, weights[0], {experts[i].expert, 1}, first, mixture.activation, x).view);
+    see(i, inner_rows(backend, weights[0], {experts[i].expert, 1}, first, mixture.activation, x).view);
   };
   see_inputs(mixture.input, block, weights, Samples::kAll,
              [&](const DeviceSamples&, const TensorView& x, const Turn& turn) {
@@ -76,6 +62,26 @@ std::vector<InputStats> ActivationStream::expert_statistics(int block, const Dev
                }
                turn.pass();
              });
+}
+
+std::vector<InputStats> ActivationStream::expert_statistics(int block, const DeviceWeights& weights,
+                                                            std::span<const SeenExpert> experts,
+                                                            ExpertInput input, std::vector<RowSample>* rows) {
+  const MixtureSpec& mixture = mixture_of_block(spec(block));
+  Backend& backend = lanes_.front().backend();
+  std::vector<InputStats> stats;
+  for (const SeenExpert& seen : experts)
+    stats.emplace_back(input == ExpertInput::kOfGateAndUp ? mixture.hidden
+                                                          : spec(block).at(seen.expert->inner).channels);
+  for (std::size_t i = 0; rows != nullptr && i < experts.size(); ++i)
+    rows->emplace_back(experts[i].rows, stats[i].channels());
+  std::vector<std::unique_ptr<StatsCollector>> collectors;
+  for (InputStats& into : stats)
+    collectors.push_back(std::make_unique<StatsCollector>(backend, into, kAllTokens, true));
+  each_expert_input(block, weights, experts, input, [&](std::size_t i, const TensorView& x) {
+    collectors[i]->add(x);
+    if (rows != nullptr) (*rows)[i].add(backend, x);
+  });
   for (const auto& collector : collectors) collector->finish();
   return stats;
 }
