@@ -17,6 +17,11 @@ AdapterFold::AdapterFold(Io& io, const std::string& adapter, const Checkpoint& c
   for (std::size_t block = 0; block < spec_.blocks.size(); ++block)
     for (const LinearSpec& linear : spec_.blocks[block].linears) {
       if (!adapter_.changes(block, linear.id)) continue;
+      if (const StoredTensor& weight = checkpoint.at(linear.weight.tensor); weight.stack >= 0)
+        fail(ErrorKind::kUnsupported,
+             {fmt::format("is a part of {}, which is written as it is stored",
+                          checkpoint.stacks()[static_cast<std::size_t>(weight.stack)].name),
+              checkpoint.path().string(), weight.name, "fold adapters that leave the experts alone"});
       places_[linear.weight.tensor] = {block, &linear};
     }
 }

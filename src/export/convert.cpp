@@ -105,26 +105,19 @@ OutputTarget without_journal(OutputTarget target) {
   return target;
 }
 
-// Parts of such stacks would be tensors of their own, which whoever reads the stack does not look for.
-void refuse_alternating_stacks(const Checkpoint& checkpoint) {
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (tensor.alternating)
-      fail(ErrorKind::kUnsupported, {"is part of a stack of experts whose matrices alternate, and is not "
-                                     "written: loaders of such models "
-                                     "read the stack alone",
-                                     checkpoint.path().string(), tensor.name, "use the checkpoint as it is"});
-}
-
 void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
                       const PackedModules& packed, ConvertReport& report) {
-  refuse_alternating_stacks(checkpoint);
+  // A GGUF has parts of stacks apart, too.
+  if (checkpoint.is_gguf())
+    require_written(ModelSpec::read(checkpoint), request.to, checkpoint.path().string());
   std::optional<DType> dtype = requested_dtype(request.dtype);
   if (!dtype && checkpoint.is_gguf() && request.adapter.empty()) dtype = DType::kBF16;
   if (!dtype && !packed.modules.empty()) dtype = DType::kF32;
   const auto target_dtype = [&](const StoredTensor& tensor) {
     return dtype && is_float(tensor.view.dtype) ? *dtype : tensor.view.dtype;
   };
-  const std::vector<TensorDeclaration> dense = dense_tensors(checkpoint, packed.modules, target_dtype);
+  const std::vector<TensorDeclaration> dense =
+      written_dense_tensors(checkpoint, packed.modules, target_dtype);
   std::vector<TensorDeclaration> tensors = dense;
   for (const PlannedModule& m : packed.modules)
     tensors.push_back({m.module + ".weight", *dtype, {m.out_features, m.in_features}});
@@ -145,7 +138,9 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   }
 
   Json config = checkpoint.config();
-  config.erase("quantization_config");
+  const auto has_codes = [](const StoredStack& stack) { return stack.tensors.size() > 1; };
+  if (std::none_of(checkpoint.stacks().begin(), checkpoint.stacks().end(), has_codes))
+    config.erase("quantization_config");  // else they go out as they are
   if (dtype) set_dtype(config, *dtype);
   const auto writer =
       open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
@@ -173,12 +168,12 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   if (const std::optional<DType> dtype = packed_format(request.to).scale_dtype)
     for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  require_written(spec, checkpoint.path().string());
+  require_written(spec, request.to, checkpoint.path().string());
   const LinearSource source = LinearSource::open(checkpoint);
   const auto writer = open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
                                   unpacked_linears(spec, modules), source.kv_cache());
   report.dtype = "as stored";
-  copy_dense(checkpoint, dense_tensors(checkpoint, modules, written_dtype), request, *writer);
+  copy_dense(checkpoint, written_dense_tensors(checkpoint, modules, written_dtype), request, *writer);
   if (source.kv_cache())
     for (const BlockSpec& block : spec.blocks)
       for (const char* which : {"k_scale", "v_scale"}) {

@@ -2,7 +2,6 @@
 #include "io/checkpoint.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "io/checkpoint_state.h"
 #include "io/gguf_rows.h"
 #include "io/hub.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq {
 
@@ -52,7 +52,11 @@ const StoredTensor* Checkpoint::find(std::string_view name) const {
   const auto found =
       std::lower_bound(tensors.begin(), tensors.end(), name,
                        [](const StoredTensor& tensor, std::string_view key) { return tensor.name < key; });
-  return found != tensors.end() && found->name == name ? &*found : nullptr;
+  if (found != tensors.end() && found->name == name) return &*found;
+  for (const StoredStack& stack : state_->stacks)
+    for (const StoredTensor& tensor : stack.tensors)
+      if (tensor.name == name) return &tensor;
+  return nullptr;
 }
 
 const StoredTensor& Checkpoint::at(std::string_view name) const {
@@ -62,6 +66,7 @@ const StoredTensor& Checkpoint::at(std::string_view name) const {
 }
 
 const std::vector<StoredTensor>& Checkpoint::tensors() const { return state_->tensors; }
+const std::vector<StoredStack>& Checkpoint::stacks() const { return state_->stacks; }
 const Json& Checkpoint::config() const { return state_->config; }
 const Path& Checkpoint::path() const { return state_->path; }
 bool Checkpoint::is_gguf() const { return state_->gguf; }
@@ -95,12 +100,11 @@ void read_transposed(const StoredTensor& tensor, std::span<float> into, ThreadPo
 }
 
 // Codes of whole blocks, 16 bytes each, and a byte of exponents for each.
-void read_mxfp4(const std::uint8_t* codes, const std::uint8_t* exponents, std::span<float> into) {
-  static constexpr float kCodes[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+void widen_mxfp4(const std::uint8_t* codes, const std::uint8_t* exponents, std::span<float> into) {
   for (std::size_t block = 0; block < into.size() / 32; ++block) {
-    const float power = std::ldexp(1.0f, int{exponents[block]} - 127);
+    const float power = mxfp4_scale(exponents[block]);
     float values[16];  // of this block's codes; powers of two round nothing
-    for (std::size_t code = 0; code < 16; ++code) values[code] = kCodes[code] * power;
+    for (std::size_t code = 0; code < 16; ++code) values[code] = kE2M1[code] * power;
     for (std::size_t i = 0; i < 16; ++i) {
       const std::uint8_t both = codes[block * 16 + i];
       into[block * 32 + 2 * i] = values[both & 15];
@@ -111,27 +115,49 @@ void read_mxfp4(const std::uint8_t* codes, const std::uint8_t* exponents, std::s
 
 }  // namespace
 
-void Checkpoint::read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const {
-  const Lease codes = hold(tensor);
-  const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
+// Of these rows, all of which are numbers.
+Lease Checkpoint::hold_exponents(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
+  const std::int64_t blocks = tensor.view.cols() / kMxfp4Block, each = tensor.side_by_side;
   const StoredTensor::Exponents& exponents = *tensor.exponents;
-  const Lease scales = state_->mappings[static_cast<std::size_t>(exponents.shard)]->lease(
-      exponents.offset, static_cast<std::uint64_t>(rows * tensor.side_by_side * (columns / 32)));
-  const auto stored_row = [&](std::int64_t row) { return row * tensor.side_by_side + tensor.place; };
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const std::uint8_t* const own = exponents.pointer + stored_row(row) * (columns / 32);
-    if (const void* const found = std::memchr(own, 255, static_cast<std::size_t>(columns / 32)))
+  Lease lease = state_->mappings[static_cast<std::size_t>(exponents.shard)]->lease(
+      exponents.offset + static_cast<std::uint64_t>(first * each * blocks),
+      static_cast<std::uint64_t>(count * each * blocks));
+  for (std::int64_t row = first; row < first + count; ++row) {
+    const std::uint8_t* const own = exponents.pointer + (row * each + tensor.place) * blocks;
+    if (const void* const found = std::memchr(own, kMxfp4NoNumber, static_cast<std::size_t>(blocks)))
       fail(ErrorKind::kBadInput,
            {fmt::format("has the exponent byte 255 at row {}, block {}, which stands for no number (E8M0)",
                         row, static_cast<const std::uint8_t*>(found) - own),
             path().string(), tensor.name, "was the download cut or changed?"});
   }
+  return lease;
+}
+
+void Checkpoint::read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const {
+  const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
+  const Lease codes = hold(tensor), exponents = hold_exponents(tensor, 0, rows);
   pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t at, int) {
-    const std::int64_t stored = stored_row(static_cast<std::int64_t>(at));
-    read_mxfp4(tensor.view.as<const std::uint8_t>() + stored * (columns / 2),
-               exponents.pointer + stored * (columns / 32),
-               into.subspan(at * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
+    const std::int64_t stored = static_cast<std::int64_t>(at) * tensor.side_by_side + tensor.place;
+    widen_mxfp4(tensor.view.as<const std::uint8_t>() + stored * (columns / 2),
+                tensor.exponents->pointer + stored * (columns / kMxfp4Block),
+                into.subspan(at * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
   });
+}
+
+std::vector<std::uint8_t> Checkpoint::read_mxfp4(const StoredTensor& tensor, std::int64_t first,
+                                                 std::int64_t count) const {
+  const Lease codes = hold_band(tensor, first, count), exponents = hold_exponents(tensor, first, count);
+  const std::int64_t blocks = tensor.view.cols() / kMxfp4Block;
+  std::vector<std::uint8_t> rows;
+  rows.reserve(static_cast<std::size_t>(count * blocks) * 17);
+  for (std::int64_t row = first; row < first + count; ++row)
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t at = (row * tensor.side_by_side + tensor.place) * blocks + block;
+      const std::uint8_t* const pairs = tensor.view.as<const std::uint8_t>() + at * (kMxfp4Block / 2);
+      rows.push_back(tensor.exponents->pointer[at]);
+      rows.insert(rows.end(), pairs, pairs + kMxfp4Block / 2);
+    }
+  return rows;
 }
 
 std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
@@ -160,6 +186,12 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     return;
   }
   if (tensor.exponents) return read_mxfp4_rows(tensor, into, pool);
+  if (tensor.shift != 0) {
+    const Lease lease = hold(tensor);
+    to_float32(view, into);
+    for (float& value : into) value -= tensor.shift;
+    return;
+  }
   const Lease lease = hold(tensor);
   if (tensor.transposed || tensor.side_by_side != 1) return read_transposed(tensor, into, pool);
   // A bias is a column: its rows are single values, and such a vector is never a block type.

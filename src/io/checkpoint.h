@@ -45,14 +45,25 @@ struct StoredTensor {
     std::uint64_t offset = 0;
   };
   std::optional<Exponents> exponents = {};
+  int stack = -1;  // the one of Checkpoint::stacks() that it is a part of; -1: of none
   // Whether the bytes are rows of numbers, one after another; where they are not, only read_float32() tells
   // values.
+  float shift = 0;  // what is stored is greater by so much; read_float32() undoes it
   bool in_order() const {
-    return permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents.has_value();
+    return shift == 0 && permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents.has_value();
   }
   std::uint64_t stored_bytes() const {  // of all of them
     return view.bytes() * static_cast<std::uint64_t>(side_by_side);
   }
+};
+
+// A stack that stays one in outputs: loaders of its family read no tensors of single matrices. It is stored
+// as one tensor, or as codes and exponents, "<name>_blocks" and "<name>_scales".
+struct StoredStack {
+  std::string name;
+  std::vector<StoredTensor> tensors;
+  std::vector<std::string> parts;  // slab after slab, of each its matrices in turn
+  std::int64_t each = 1;           // matrices of a slab; as MXFP4 their rows alternate
 };
 
 // What the slabs of a stacked tensor [slabs, rows, columns] are called, each read as a tensor of its own:
@@ -69,6 +80,7 @@ struct SlabNames {
   // rows, columns / 32] of exponents. Rows alternate where matrices do.
   std::string exponents = {};
   std::int64_t columns = 0;  // above 0: of each matrix; a stack of another last extent is transposed
+  std::string whole = {};    // StoredStack::name; empty: outputs have the parts
 };
 // Of a tensor in safetensors; nullopt where it is read as it is. `config` is config.json.
 using FindSlabs = std::optional<SlabNames> (*)(const Json& config, const std::string& tensor);
@@ -93,10 +105,11 @@ class Checkpoint {
   };
   static Checkpoint of_tensors(const std::vector<OwnedTensor>& tensors, Json config);
 
-  const StoredTensor* find(std::string_view name) const;
+  const StoredTensor* find(std::string_view name) const;  // one of tensors(), or of a stack
   const StoredTensor& at(
       std::string_view name) const;                  // Error(kBadInput) naming the checkpoint and the tensor
-  const std::vector<StoredTensor>& tensors() const;  // sorted by name
+  const std::vector<StoredTensor>& tensors() const;  // sorted by name; parts in the place of stacks
+  const std::vector<StoredStack>& stacks() const;
   const Json& config() const;  // config.json; for a GGUF: the equal one built from its metadata
   const Path& path() const;    // directory or .gguf file
   bool is_gguf() const;
@@ -111,6 +124,10 @@ class Checkpoint {
   std::vector<float> read_float32(const StoredTensor& tensor) const;
   // rows divided over its threads
   void read_float32(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
+  // Of MXFP4: rows [first, first + count) as 17 bytes a block, the exponent before its 16 bytes of codes.
+  // Error as read_float32().
+  std::vector<std::uint8_t> read_mxfp4(const StoredTensor& tensor, std::int64_t first,
+                                       std::int64_t count) const;
   // What view.pointer points to, until the lease goes. A small tensor is read once and kept.
   Lease hold(const StoredTensor& tensor) const;
   Lease hold_rows(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
@@ -142,6 +159,7 @@ class Checkpoint {
   static constexpr std::uint64_t kKeptBytes = std::uint64_t{64} << 10;
 
  private:
+  Lease hold_exponents(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
   void read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   friend class CheckpointReader;  // builds the State
   struct State;

@@ -136,6 +136,7 @@ void CheckpointReader::read_gguf(ReadGguf read) {
     const GgufTensor& tensor = file.header.tensors[named.index];
     add_tensor(named.name, tensor.dtype, named.shape.value_or(tensor.shape), tensor.offset + named.offset,
                named.permuted_heads);
+    state_->tensors.back().shift = named.shift;
   }
 }
 
@@ -214,6 +215,17 @@ void CheckpointReader::part_mxfp4(const StoredTensor& tensor, const StoredTensor
     }
 }
 
+void CheckpointReader::keep_whole(const SlabNames& names, std::vector<StoredTensor> stored,
+                                  std::span<StoredTensor> parts) {
+  if (names.whole.empty()) return;
+  StoredStack stack{names.whole, std::move(stored), {}, std::ssize(names.further) + 1};
+  for (StoredTensor& part : parts) {
+    part.stack = static_cast<int>(state_->stacks.size());
+    stack.parts.push_back(part.name);
+  }
+  state_->stacks.push_back(std::move(stack));
+}
+
 void CheckpointReader::part_stacks(FindSlabs find) {
   std::vector<StoredTensor> parted;
   std::map<std::string, StoredTensor> exponents;  // of MXFP4, by their names
@@ -234,8 +246,10 @@ void CheckpointReader::part_stacks(FindSlabs find) {
       parted.push_back(std::move(tensor));
       continue;
     }
+    const std::size_t first = parted.size();
     if (!names->exponents.empty()) {
       part_mxfp4(tensor, exponents.at(names->exponents), *names, parted);
+      keep_whole(*names, {tensor, exponents.at(names->exponents)}, std::span(parted).subspan(first));
       continue;
     }
     const TensorView& stack = tensor.view;
@@ -255,6 +269,7 @@ void CheckpointReader::part_stacks(FindSlabs find) {
       part.name = name_in_slab(*names, place / layout.each, place % layout.each);
       take_matrix(layout, place / layout.each, place % layout.each, part);
     }
+    keep_whole(*names, {tensor}, std::span(parted).subspan(first));
   }
   state_->tensors = std::move(parted);
 }
@@ -288,7 +303,8 @@ std::shared_ptr<const Checkpoint::State> CheckpointReader::finish() {
       bad(shard(tensors[i]), tensors[i].name,
           fmt::format("the tensor is also in {}", shard(tensors[i - 1]).filename().string()));
   copy_odd_ones();
-  for (const StoredTensor& tensor : tensors) state_->tensor_bytes += tensor.view.bytes();
+  for (const StoredTensor& tensor : tensors)  // an exponent is a byte beside 16 of codes
+    state_->tensor_bytes += tensor.view.bytes() + (tensor.exponents ? tensor.view.bytes() / 16 : 0);
   return state_;
 }
 
@@ -359,13 +375,15 @@ void* CheckpointReader::copy_of(const void* bytes, std::size_t size) {
 
 void CheckpointReader::copy_odd_ones() {
   std::uint64_t bytes = 0;
-  for (StoredTensor& tensor : state_->tensors) {
-    if (lies_in_place(tensor)) continue;
+  const auto place = [&](StoredTensor& tensor) {
+    if (lies_in_place(tensor)) return;
     const std::uint64_t size = tensor.stored_bytes();
     bytes += size;
     const Lease lease = state_->mapping(tensor).lease(tensor.offset, size);
     tensor.view.pointer = copy_of(tensor.view.pointer, static_cast<std::size_t>(size));
-  }
+  };
+  std::for_each(state_->tensors.begin(), state_->tensors.end(), place);
+  for (StoredStack& stack : state_->stacks) std::for_each(stack.tensors.begin(), stack.tensors.end(), place);
   if (bytes > 0)
     Log::get().warn(fmt::format(
         "{}: {} bytes of tensors are not aligned to their element size and are copied into memory; "

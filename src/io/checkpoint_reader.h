@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,7 @@ class CheckpointReader {
   const Path& shard(const StoredTensor& tensor) const;
   void part_mxfp4(const StoredTensor& tensor, const StoredTensor& exponents, const SlabNames& names,
                   std::vector<StoredTensor>& parted) const;
+  void keep_whole(const SlabNames& names, std::vector<StoredTensor> stored, std::span<StoredTensor> parts);
   void add_shard(const Path& path);
   // Of the last shard added.
   void add_tensor(const std::string& name, DType dtype, const Shape& shape, std::uint64_t offset,

@@ -21,6 +21,7 @@ struct Checkpoint::State {
   std::vector<Path> shards;
   std::vector<std::shared_ptr<const Mapping>> mappings;  // one per shard
   std::vector<StoredTensor> tensors;                     // by name
+  std::vector<StoredStack> stacks;
   std::vector<Path> companions;
   std::vector<std::vector<std::max_align_t>> copies;  // of tensors that lie at odd addresses
   std::uint64_t tensor_bytes = 0, header_bytes = 0;

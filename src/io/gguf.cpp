@@ -113,7 +113,7 @@ GgufValue read_value(GgufCursor& cursor, std::span<const std::byte> file_bytes, 
 }
 
 std::string ggml_type_name(std::uint32_t type) {
-  constexpr std::array<std::pair<std::uint32_t, const char*>, 15> kNames{{{9, "Q8_1"},
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 14> kNames{{{9, "Q8_1"},
                                                                           {15, "Q8_K"},
                                                                           {16, "IQ2_XXS"},
                                                                           {17, "IQ2_XS"},
@@ -126,7 +126,6 @@ std::string ggml_type_name(std::uint32_t type) {
                                                                           {29, "IQ1_M"},
                                                                           {34, "TQ1_0"},
                                                                           {35, "TQ2_0"},
-                                                                          {39, "MXFP4"},
                                                                           {40, "NVFP4"}}};
   for (const auto& [id, name] : kNames)
     if (id == type) return name;

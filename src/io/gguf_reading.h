@@ -24,6 +24,7 @@ struct NamedGgufTensor {
   // Of what is a part of that tensor, as a matrix of a stack is: its shape and its first byte.
   std::optional<Shape> shape = {};
   std::uint64_t offset = 0;
+  float shift = 0;  // StoredTensor::shift
 };
 
 struct GgufReading {

@@ -118,11 +118,11 @@ std::int64_t ModelSpec::widest_page() const {
   return widest;
 }
 
-void require_written(const ModelSpec& spec, const std::string& file) {
-  if (spec.unwritten.empty()) return;
+void require_written(const ModelSpec& spec, const std::string& format, const std::string& file) {
+  if (spec.only_format.empty() || format == spec.only_format) return;
   fail(ErrorKind::kUnsupported,
-       {fmt::format("no checkpoint of family {} is written: {}", spec.family, spec.unwritten), file, "model",
-        "evaluate, generate from or serve it as it is"});
+       {fmt::format("no checkpoint of family {} is written as {}: {}", spec.family, format, spec.unwritten),
+        file, "format", fmt::format("write format: {}", spec.only_format)});
 }
 
 }  // namespace llmq

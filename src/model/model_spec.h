@@ -72,7 +72,8 @@ struct ModelSpec {
   bool tied_head = false;
   std::vector<std::int32_t> eos_ids;
   std::optional<std::int32_t> bos_id;
-  std::string unwritten;               // why no checkpoint is made of it, as a sentence; empty: one is
+  // Of the packed formats, the one that loaders of the family read, and why, as a sentence; empty: any.
+  std::string only_format, unwritten;
   std::optional<WrapperSpec> wrapper;  // none: the checkpoint is a decoder alone
   CarriedSpec carried;
 
@@ -92,8 +93,8 @@ struct ModelSpec {
   std::uint64_t state_bytes() const;
 };
 
-// Error(kUnsupported) where the family is one of which no checkpoint is made; `file` asked for it.
-void require_written(const ModelSpec& spec, const std::string& file);
+// Error(kUnsupported) where no checkpoint of the family is made in this format; `file` asked for it.
+void require_written(const ModelSpec& spec, const std::string& format, const std::string& file);
 
 // cos and sin of position * frequency, F32 [positions, dims/2], computed in FP64 or as Transformers does
 // where that differs in FP32; dynamic, yarn and longrope follow Transformers' modeling_rope_utils. Dynamic

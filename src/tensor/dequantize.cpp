@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/threads.h"
 #include "tensor/ggml_blocks.h"
+#include "tensor/mxfp4.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -68,6 +69,10 @@ void row_to_float32(DType dtype, Bytes from, std::span<float> into) {
       return number_row<std::uint8_t>(from, into);
     case DType::kBool:
       return plain_row<std::uint8_t>(from, into, [](std::uint8_t b) { return b != 0 ? 1.f : 0.f; });
+    case DType::kMXFP4:
+      for (std::size_t i = 0; i < into.size(); i += 32, from += dtype_row(dtype).block_bytes)
+        ggml_mxfp4_values(from, into.data() + i);
+      return;
     default:
       break;
   }

@@ -41,12 +41,13 @@ constexpr std::array kRows = {
     DTypeRow{DType::kQ4_K, "Q4_K", "", 12, 256, 144},
     DTypeRow{DType::kQ5_K, "Q5_K", "", 13, 256, 176},
     DTypeRow{DType::kQ6_K, "Q6_K", "", 14, 256, 210},
+    DTypeRow{DType::kMXFP4, "MXFP4", "", 39, 32, 17},
 };
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kRows.size(); ++i)
     if (static_cast<std::size_t>(kRows[i].dtype) != i) return false;
-  return kRows.size() == static_cast<std::size_t>(DType::kQ6_K) + 1;
+  return kRows.size() == static_cast<std::size_t>(DType::kMXFP4) + 1;
 }
 static_assert(in_order(), "rows stand in the order of the enumeration");
 

@@ -46,6 +46,7 @@ enum class DType : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kMXFP4,
 };
 
 struct DTypeRow {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "tensor/ggml_choice.h"
+#include "tensor/mxfp4.h"
 #include "tensor/stored_float.h"
 
 namespace llmq {
@@ -21,6 +22,15 @@ void plain_row(DType type, std::span<const float> row, std::int64_t number, std:
       fail(ErrorKind::kBadInput, "row {}, column {} is {}, which {} cannot hold", number, j, row[j],
            dtype_row(type).name);
   store_floats(row, type, bytes);
+}
+
+void mxfp4_row(std::span<const float> row, std::int64_t number, std::byte* bytes) {
+  for (std::size_t j = 0; j < row.size(); ++j)
+    if (!std::isfinite(row[j]))
+      fail(ErrorKind::kBadInput, "row {}, column {} is {}, which MXFP4 cannot hold", number, j, row[j]);
+  constexpr std::size_t kBytes = 17;
+  for (std::size_t block = 0; block < row.size() / 32; ++block)
+    ggml_mxfp4_block(row.subspan(block * 32, 32), reinterpret_cast<std::uint8_t*>(bytes) + block * kBytes);
 }
 
 // The largest magnitude that any scales can give. Below, no sum of the searches overflows.
@@ -95,7 +105,7 @@ void quantize_ggml_rows(DType type, std::span<const float> rows, std::int64_t co
   const std::uint64_t row_bytes = ggml_row_bytes(type, columns);
   const auto width = static_cast<std::size_t>(columns);
   const BlockLayout* const layout = block_layout(type);
-  if (layout == nullptr && type != DType::kF16 && type != DType::kBF16)
+  if (layout == nullptr && type != DType::kF16 && type != DType::kBF16 && type != DType::kMXFP4)
     fail(ErrorKind::kUnsupported, "{} is not written", dtype_row(type).name);
   if (rows.empty()) return;
   if (width == 0 || rows.size() % width != 0 || (!importance.empty() && importance.size() != width) ||
@@ -108,7 +118,9 @@ void quantize_ggml_rows(DType type, std::span<const float> rows, std::int64_t co
   pool.parallel_for(rows.size() / width, [&](std::size_t r, int) {
     const std::span<const float> row = rows.subspan(r * width, width);
     std::byte* const bytes = out.data() + r * row_bytes;
-    if (layout == nullptr) {
+    if (type == DType::kMXFP4) {
+      mxfp4_row(row, static_cast<std::int64_t>(r), bytes);
+    } else if (layout == nullptr) {
       plain_row(type, row, static_cast<std::int64_t>(r), bytes);
     } else {
       block_row(*layout, row, importance, weights, static_cast<std::int64_t>(r), bytes);

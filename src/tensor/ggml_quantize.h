@@ -28,7 +28,7 @@ std::uint64_t ggml_row_bytes(DType type, std::int64_t columns);
 // (how much an error there matters: the mean square of the input, as an importance matrix holds it) or is
 // empty; `out` has ggml_row_bytes() for each row. Error(kBadInput), naming row and columns, for a number that
 // is not finite or that the type cannot hold (a scale beyond F16); Error(kUnsupported) for a type that is not
-// written. F16, BF16 and Q8_0 under kGgml do not look at importance.
+// written. F16, BF16, MXFP4, and Q8_0 under kGgml do not look at importance.
 void quantize_ggml_rows(DType type, std::span<const float> rows, std::int64_t columns,
                         std::span<const float> importance, BlockSearch search, std::span<std::byte> out,
                         ThreadPool& pool);

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq {
 namespace {
@@ -16,7 +17,7 @@ constexpr std::int64_t kMaxGroup = 1 << 20;
                                       {},
                                       "write w<bits>a16 or w<bits>a8, then _g<N>, _channel or _tensor, then "
                                       "_sym or _asym, as in w4a16_g128_asym, "
-                                      "or fp8, fp8_static, fp8_block"});
+                                      "or fp8, fp8_static, fp8_block, mxfp4"});
 }
 
 // The decimal number at the front of `rest`, which loses it; nothing when there is none, or one with a
@@ -47,9 +48,19 @@ SchemeRequest float8(Granularity granularity) {
   return request;
 }
 
+SchemeRequest mxfp4() {
+  SchemeRequest request;
+  request.weight_type = WeightType::kFloat4;
+  request.granularity = Granularity::kGroup;
+  request.group_size = static_cast<int>(kMxfp4Block);
+  request.symmetric = true;
+  return request;
+}
+
 }  // namespace
 
 std::string QuantScheme::text() const {
+  if (weight_type == WeightType::kFloat4) return "mxfp4";
   if (weight_type == WeightType::kFloat8)
     return granularity == Granularity::kBlock    ? "fp8_block"
            : granularity == Granularity::kTensor ? "fp8_static"
@@ -77,6 +88,7 @@ SchemeRequest parse_scheme(std::string_view text) {
   if (text == "fp8") return float8(Granularity::kChannel);
   if (text == "fp8_static") return float8(Granularity::kTensor);
   if (text == "fp8_block") return float8(Granularity::kBlock);
+  if (text == "mxfp4") return mxfp4();
   SchemeRequest request;
   std::string_view rest = text;
   if (!take(rest, "w")) refuse(text, "does not begin with w<bits>");

@@ -3,6 +3,7 @@
 //   kInteger: value(n, k) = (code(n, k) - zero(n, g)) * scale(n, g),  g = k / group_size
 //       (kernels/common/code_value.h)
 //   kFloat8:  value(n, k) = e4m3(code(n, k)) * scale(n, g)
+//   kFloat4:  value(n, k) = e2m1(code(n, k)) * scale(n, g), the scale a power of two (tensor/mxfp4.h)
 //
 // Activations of 8 bits are rounded before the product, per token with a scale found at run time, or per
 // tensor with a scale found by calibration: integers symmetric in -128 .. 127, or E4M3, with scale =
@@ -10,7 +11,7 @@
 //
 // Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym][_static], e.g. w4a16_g128_asym,
 // w8a8_channel_sym; fp8 (channel scales, activations per token), fp8_static (tensor scales), fp8_block (128 x
-// 128 blocks, activations in groups of 128).
+// 128 blocks, activations in groups of 128); mxfp4 (4 bits in groups of 32, activations of 16 bits).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -22,7 +23,7 @@
 namespace llmq {
 
 enum class Granularity : std::uint8_t { kGroup, kChannel, kTensor, kBlock };
-enum class WeightType : std::uint8_t { kInteger, kFloat8 };
+enum class WeightType : std::uint8_t { kInteger, kFloat8, kFloat4 };
 // Where the scale of 8-bit activations comes from.
 enum class ActivationScale : std::uint8_t { kNone, kToken, kTensor, kTokenGroup };
 inline constexpr int kFloat8Block = 128;  // rows and columns of a block, columns of a token group

@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "kernels/common/code_value.h"
 #include "kernels/common/scale_search.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq {
 
@@ -31,6 +32,7 @@ float input_top(WeightType type) { return type == WeightType::kFloat8 ? kFloat8T
 float input_scale(WeightType type, float largest) { return largest == 0 ? 1.0f : largest / input_top(type); }
 
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale) {
+  if (scheme.weight_type == WeightType::kFloat4) return kE2M1[code & 15] * scale;
   return scheme.weight_type == WeightType::kFloat8 ? to_float(Float8{code}) * scale
                                                    : code_value(code, zero, scale);
 }
@@ -40,7 +42,7 @@ namespace {
 // weight_value() for neighbours with one scale: the same product, with nothing to look up for each.
 void dequantize_group(const QuantScheme& scheme, const std::uint8_t* code, std::int64_t count,
                       std::uint8_t zero, float scale, float* into) {
-  if (scheme.weight_type == WeightType::kFloat8) {
+  if (scheme.weight_type != WeightType::kInteger) {
     for (std::int64_t k = 0; k < count; ++k) into[k] = weight_value(scheme, code[k], zero, scale);
     return;
   }

@@ -28,7 +28,7 @@ struct RoundingNotes {
 struct QuantizedMatrix {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0;
-  std::vector<std::uint8_t> codes;  // [out, in], 0 .. 2^bits-1, or the bits of E4M3
+  std::vector<std::uint8_t> codes;  // [out, in], 0 .. 2^bits-1, or the bits of E4M3 or E2M1
   std::vector<float>
       scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()

@@ -116,6 +116,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Preset{"mixtral-8x7b.yaml", "mixtral-8x7b", 32 * (4 + 8 * 3), 0.27},
                       Preset{"qwen3.6-27b.yaml", "qwen3.6-27b", 48 * (3 + 3) + 16 * (4 + 3), 0.4},
                       Preset{"qwen3.6-35b-a3b.yaml", "qwen3.6-35b-a3b", 30 * 3 + 10 * 4 + 40 * 257 * 3, 0.35},
+                      // Published as MXFP4: what goes out is as large as what comes in.
+                      Preset{"gpt-oss-20b.yaml", "gpt-oss-20b", 24 * 32 * 3, 1.05},
                       Preset{"qwen3-vl-2b.yaml", "qwen3-vl-2b", 28 * (4 + 3), 0.52}),
     [](const auto& tested) {
       std::string name = tested.param.shape;

@@ -8,7 +8,7 @@ import contextlib, filecmp, glob, io, json, os, runpy, shutil, subprocess, sys, 
 import numpy as np
 import torch, transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config,
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config,
                           Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig)
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
@@ -108,9 +108,29 @@ models = {
     "granitemoe": random_model("granitemoe-tiny", GraniteMoeConfig(vocab_size=49152, pad_token_id=None, num_local_experts=4, num_experts_per_tok=2,
                                                                    tie_word_embeddings=True, embedding_multiplier=12.3, attention_multiplier=0.0157,
                                                                    residual_multiplier=0.22, logits_scaling=7.9, **sizes), smollm2),
+    # Windows in every other block, sinks, biases everywhere; a ramp of yarn that ends between channels.
+    "gpt_oss": random_model("gpt-oss-tiny", GptOssConfig(vocab_size=49152, pad_token_id=None, head_dim=64, num_local_experts=4, num_experts_per_tok=2,
+                                                         sliding_window=64, tie_word_embeddings=False,
+                                                         rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                                                                              truncate=False, original_max_position_embeddings=32), **sizes), smollm2),
+    "minimax_m2": random_model("minimax-m2-tiny", MiniMaxM2Config(vocab_size=49152, head_dim=64, num_local_experts=4, num_experts_per_tok=2,
+                                                                  tie_word_embeddings=False,
+                                                                  rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
+                                                                  **sizes), smollm2),
     "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
                                                  tie_word_embeddings=True, **sizes), smollm2),
 }
+
+# What published configs say and Transformers' class has no key of.
+with open(f"{models['minimax_m2']}/config.json", "r+", encoding="utf-8") as file:
+    said = json.load(file)
+    file.seek(0), file.truncate()
+    json.dump({**said, "scoring_func": "sigmoid", "rotary_dim": 32}, file)
+
+# gpt-oss as it was published: its experts go into a GGUF code by code, whatever type all else gets.
+models["gpt_oss-mxfp4"] = f"{work}/gpt-oss-mxfp4"
+llmq(program, "quantize", "--method", "rtn", "--model", models["gpt_oss"], "--output", models["gpt_oss-mxfp4"], "--set", "scheme=mxfp4", "--set", "format=mxfp4",
+     "--set", "ignore=['re:.*self_attn']")
 
 # Phi-4's releases name this class, by which the converter knows that the vocabulary is none of SentencePiece's.
 for name in ("phi3", "phi4"):
@@ -178,7 +198,14 @@ try:
                                              input_sentence_size=4000, minloglevel=2)
     models["phi3-pieces"] = random_model("phi3-pieces", Phi3Config(vocab_size=2048, pad_token_id=None, original_max_position_embeddings=128,
                                                                    sliding_window=None, **sizes), TINYSTORIES)
-    shutil.copy(f"{models['sentencepiece']}/tokenizer.model", models["phi3-pieces"])
+    models["gemma2"] = random_model("gemma2-tiny", Gemma2Config(vocab_size=2048, head_dim=64, query_pre_attn_scalar=64, sliding_window=64,
+                                                                attn_logit_softcapping=30.0, final_logit_softcapping=20.0, pad_token_id=0, **sizes), TINYSTORIES)
+    models["gemma3"] = random_model("gemma3-tiny", Gemma3TextConfig(vocab_size=2048, head_dim=32, query_pre_attn_scalar=32, sliding_window=64, pad_token_id=0,
+                                                                    rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
+                                                                                         sliding_attention=dict(rope_type="default", rope_theta=1e4)),
+                                                                    **sizes), TINYSTORIES)
+    for name in ("phi3-pieces", "gemma2", "gemma3"):
+        shutil.copy(f"{models['sentencepiece']}/tokenizer.model", models[name])
 except ImportError:
     print("SKIPPED in part: the package sentencepiece is not installed, so a tokenizer.model is not compared with llama.cpp's converter")
 
@@ -190,7 +217,7 @@ def convert(*arguments):
     """
     argv, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
     automatic = transformers.AutoTokenizer.from_pretrained
-    if any(family in arguments[0] for family in ("qwen", "phi", "olmo", "seed")):
+    if any(family in arguments[0] for family in ("qwen", "phi", "olmo", "seed", "gpt-oss", "minimax")):
         transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -245,17 +272,19 @@ if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
                      or list(mine[n].shape) != list(other[n].shape) or not np.array_equal(bits(mine[n].data), bits(other[n].data))]
             expect(not wrong, f"{name} {kind}: {len(mine)} tensors, byte for byte" + (f": not {sorted(wrong)[:4]}" if wrong else ""))
     # Where ggml's reference is in the package too, and no mix of types has a say but that of the output.
-    for name in ("qwen3_moe", "qwen2_moe", "olmoe"):
+    for name, kind in (("qwen3_moe", "q4_0"), ("qwen2_moe", "q4_0"), ("olmoe", "q4_0"), ("qwen3_moe", "mxfp4_moe"), ("gpt_oss", "mxfp4_moe")):
         a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
-        llmq(program, "convert", models[name], a, "--to", "gguf", "--dtype", "q4_0", "--overwrite")
+        llmq(program, "convert", models[name], a, "--to", "gguf", "--dtype", kind, "--overwrite")
         convert(models[name], "--outtype", "f32", "--outfile", b)
         ours, theirs = ({t.name: t for t in gguf.GGUFReader(path).tensors} for path in (a, b))
         stacks = [n for n in ours if n.endswith("_exps.weight")]
-        wrong = [n for n in stacks if ours[n].tensor_type.name != "Q4_0" or
+        wrong = [n for n in stacks if ours[n].tensor_type.name != kind.upper().removesuffix("_MOE") or
                  not np.array_equal(bits(ours[n].data).ravel(), bits(gguf.quants.quantize(theirs[n].data, ours[n].tensor_type)).ravel())]
-        expect(len(stacks) == 3 * sizes["num_hidden_layers"] and not wrong, f"{name}: {len(stacks)} stacks of experts in Q4_0 as the package rounds the converter's"
+        expect(len(stacks) == 3 * sizes["num_hidden_layers"] and not wrong, f"{name}: {len(stacks)} stacks of experts in {kind} as the package rounds the converter's"
                + (f": not {wrong[:3]}" if wrong else ""))
-    for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"):
+    for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3"):
+        if name not in models:
+            continue
         stored = f"{work}/stored.gguf"
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))

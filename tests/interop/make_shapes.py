@@ -76,6 +76,20 @@ QWEN36_35B_A3B = qwen36("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", 40,
                         shared_expert_intermediate_size=512)
 
 
+GPT_OSS_20B = {
+    "architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64,
+    "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": False,
+    "pad_token_id": 199999,
+    "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+                            "quant_method": "mxfp4"},
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": False},
+    "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": False, "use_cache": True,
+    "vocab_size": 201088}
+
+
 def with_mtp(tensors, hidden):
     """The tensors that predict a further token: a block of full attention, and what is before and behind it. Transformers passes over them."""
     block = "model.language_model.layers.3."
@@ -99,28 +113,37 @@ def mixtral(name, shape):
     return [(n.replace(".mlp.", ".block_sparse_moe."), s) for n, s in experts_apart("w1", "w3", "w2")(name, shape)]
 
 
+def mxfp4(name, shape):
+    """Experts as codes and exponents, which have a type of their own."""
+    if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        return [(name, list(shape))]
+    experts, columns, rows = shape
+    return [(name + "_blocks", [experts, rows, columns // 32, 16], "U8"), (name + "_scales", [experts, rows, columns // 32], "U8")]
+
+
 MODELS = {
     "qwen3-30b-a3b": (QWEN3_30B_A3B, AutoModelForCausalLM, experts_apart("gate_proj", "up_proj", "down_proj")),
     "mixtral-8x7b": (MIXTRAL_8X7B, AutoModelForCausalLM, mixtral),
     "qwen3-vl-2b": (QWEN3_VL_2B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "qwen3.6-27b": (QWEN36_27B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "qwen3.6-35b-a3b": (QWEN36_35B_A3B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
+    "gpt-oss-20b": (GPT_OSS_20B, AutoModelForCausalLM, mxfp4),
 }
 
 
 def collapsed(tensors):
     """{name with {N} or {A,B,...}: [type, shape]}"""
     seen = {}
-    for name, shape in tensors:
+    for name, shape, *of_its_own in tensors:
         numbers = tuple(int(n) for n in re.findall(r"(?<=\.)\d+(?=\.)", name))
-        seen.setdefault((re.sub(r"(?<=\.)\d+(?=\.)", "{}", name), tuple(shape)), []).append(numbers)
+        seen.setdefault((re.sub(r"(?<=\.)\d+(?=\.)", "{}", name), tuple(shape), *of_its_own), []).append(numbers)
     result = {}
-    for (pattern, shape), numbers in seen.items():
+    for (pattern, shape, *of_its_own), numbers in seen.items():
         places = [sorted({n[i] for n in numbers}) for i in range(len(numbers[0]))]
         if math.prod(map(len, places)) != len(numbers):
             raise SystemExit(f"{pattern}: {len(numbers)} of {places}")
         words = ["{%d}" % len(p) if p == list(range(len(p))) else "{%s}" % ",".join(map(str, p)) for p in places]
-        result[pattern.format(*words)] = ["BF16", list(shape)]
+        result[pattern.format(*words)] = [of_its_own[0] if of_its_own else "BF16", list(shape)]
     return result
 
 

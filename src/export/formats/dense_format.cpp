@@ -46,6 +46,7 @@ const PackedFormatRow kDenseFormat = {.name = "safetensors",
                                       .pack = pack_dense,
                                       .config = dense_config,
                                       .refusal = dense_refusal,
+                                      .float4 = true,
                                       .dense = true,
                                       .packing_bytes = 4};
 

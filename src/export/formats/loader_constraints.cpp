@@ -119,6 +119,16 @@ constexpr LoaderRow dense(std::string_view label, std::string_view command) {
           .command = command};
 }
 
+// gpt-oss as it was published: by kernels for it, or widened where there are none.
+constexpr LoaderRow published(std::string_view label, std::string_view command) {
+  return {.loader = label,
+          .format = "mxfp4",
+          .kernel = label,
+          .label = label,
+          .symmetric_bits = kFour,
+          .command = command};
+}
+
 constexpr std::string_view kTransformers = "Transformers 5.23 with compressed-tensors 0.20";
 constexpr std::string_view kTransformersGptq = "Transformers 5.23 with GPTQModel 7.7";
 constexpr std::string_view kGptqModel = "GPTQModel 7.7";
@@ -193,6 +203,8 @@ constexpr std::array kLoaders = {
     marlin("gptq", "vLLM's GPTQ", kFourAndEight, {}, "vLLM 0.33 does not read", false),
     gptqmodel(kTransformersGptq, "gptq", kGptqModelGroups, kGptqBits, 1, kTransformersCommand),
     gptqmodel(kGptqModel, "gptq", kGptqModelGroups, kGptqBits, 1, kGptqModelCommand),
+    published("Transformers 5.23 (MXFP4)", kTransformersCommand),
+    published("vLLM 0.33 (MXFP4)", kServe),
     dense("Transformers 5.23", kTransformersCommand),
     dense("vLLM 0.33", kServeInFloat32),
 };

@@ -12,8 +12,8 @@ namespace llmq {
 static_assert(std::endian::native == std::endian::little, "words are written as they lie in memory");
 
 std::span<const PackedFormatRow* const> packed_formats() {
-  static constexpr std::array<const PackedFormatRow*, 4> kFormats = {
-      &kCompressedTensorsFormat, &kAwqGemmFormat, &kGptqFormat, &kGptqV2Format};
+  static constexpr std::array<const PackedFormatRow*, 5> kFormats = {
+      &kCompressedTensorsFormat, &kAwqGemmFormat, &kGptqFormat, &kGptqV2Format, &kMxfp4Format};
   return kFormats;
 }
 
@@ -50,17 +50,28 @@ void check_kv_cache_place(const PackedFormatRow& format, const std::string& sour
         "write format: " + others});
 }
 
+namespace {
+
+std::optional<std::string> refusal_of(const PackedFormatRow& row, const PlannedModule& module,
+                                      const PlannedModule& first) {
+  if (module.scheme.weight_type == WeightType::kFloat4 && !row.float4)
+    return fmt::format("format {} has no place for codes of scheme {}", row.name, module.scheme.text());
+  return row.refusal(module, first);
+}
+
+}  // namespace
+
 void check_expressible(const std::string& format, std::span<const PlannedModule> modules) {
   const PackedFormatRow& row = packed_format(format);
   if (modules.empty())
     fail(ErrorKind::kUnsupported, {"no linear is left to quantize", {}, "ignore", "ignore fewer modules"});
   for (const PlannedModule& m : modules) {
-    const std::optional<std::string> reason = row.refusal(m, modules.front());
+    const std::optional<std::string> reason = refusal_of(row, m, modules.front());
     if (!reason) continue;
     std::string others;
     for (const PackedFormatRow* other : packed_formats()) {
       const auto refuses = [&](const PlannedModule& each) {
-        return other->refusal(each, modules.front()).has_value();
+        return refusal_of(*other, each, modules.front()).has_value();
       };
       if (other != &row && std::none_of(modules.begin(), modules.end(), refuses))
         others += (others.empty() ? "" : " or ") + std::string(other->name);

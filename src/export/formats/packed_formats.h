@@ -35,7 +35,9 @@ struct PackedFormatRow {
   std::optional<std::string> (*refusal)(const PlannedModule& module, const PlannedModule& first);
   // A file of its own that repeats quantization_config, where loaders want one.
   std::string_view config_copy = {};
-  bool dense = false;  // not packed at all: no quantization_config, and kept columns have a place
+  bool float4 = false;   // stores codes of E2M1 (WeightType::kFloat4)
+  bool stacked = false;  // tensors of linears are parts of stacks (export/output/stack_assembly.h)
+  bool dense = false;    // not packed at all: no quantization_config, and kept columns have a place
   std::uint64_t packing_bytes = 2;  // of a weight, at most, while pack() works: what it makes, and its copies
   // What scales are stored as. None: BF16 or F16, as the weights they come from (scale_dtype()).
   std::optional<DType> scale_dtype = std::nullopt;
@@ -51,6 +53,7 @@ extern const PackedFormatRow kCompressedTensorsFormat;
 extern const PackedFormatRow kAwqGemmFormat;
 extern const PackedFormatRow kGptqFormat;
 extern const PackedFormatRow kGptqV2Format;
+extern const PackedFormatRow kMxfp4Format;
 extern const PackedFormatRow kDenseFormat;
 
 // As configs of other programs say it: -1 where a scheme has no groups.

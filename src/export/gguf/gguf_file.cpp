@@ -66,13 +66,17 @@ std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type
   Sha256 digest;
   for (std::int64_t first = 0, count = 0; first < rows; first += count) {
     count = std::min({slab, rows - first, of_matrix - first % of_matrix});
-    const std::vector<float> values = source.rows(index, first, count);
-    bytes.resize(static_cast<std::size_t>(row_bytes) * static_cast<std::size_t>(count));
-    if (type == DType::kF32)
-      write_plain(values, bytes);
-    else
-      quantize_ggml_rows(type, values, columns, importance_of_matrix(importance, columns, first / of_matrix),
-                         search, bytes, pool);
+    if (type == DType::kMXFP4 && tensor.stored == type) {
+      bytes = source.mxfp4_rows(index, first, count);  // no rounding would give them again
+    } else {
+      const std::vector<float> values = source.rows(index, first, count);
+      bytes.resize(static_cast<std::size_t>(row_bytes) * static_cast<std::size_t>(count));
+      if (type == DType::kF32)
+        write_plain(values, bytes);
+      else
+        quantize_ggml_rows(type, values, columns,
+                           importance_of_matrix(importance, columns, first / of_matrix), search, bytes, pool);
+    }
     writer.append(tensor.name, bytes);
     digest.update(bytes);
   }
@@ -132,8 +136,9 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
   tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
   types_ =
       choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
-  GgufMetadata metadata = gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
-                                              tensors_->parameters(), *request_.file_type);
+  GgufMetadata metadata =
+      gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
+                          tensors_->parameters(), stated_file_type(*request_.file_type, tensors_->tensors()));
   if (!request_.license.empty()) metadata.set_string("general.license", request_.license);
   if (!request_.quantized_by.empty()) metadata.set_string("general.quantized_by", request_.quantized_by);
   std::vector<TensorDeclaration> declarations;

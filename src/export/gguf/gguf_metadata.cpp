@@ -6,9 +6,9 @@
 #include <array>
 
 #include "base/error.h"
+#include "export/gguf/family_limits.h"
 #include "export/gguf/gguf_rope.h"
 #include "export/gguf/hub_card.h"
-#include "export/gguf/tensor_source.h"
 #include "export/gguf/vocabulary.h"
 #include "io/gguf.h"
 
@@ -148,6 +148,14 @@ void add_size(GgufKey key, const ModelSpec& spec, std::int64_t dense_width, cons
       return add(rope.original_max_position);
     case GgufKey::kFrequencyBase:
       return metadata.set_f32(family.key(key), static_cast<float>(rope.theta));
+    case GgufKey::kWindowFrequencyBase:
+      return metadata.set_f32(family.key(key), static_cast<float>(spec.ropes.back().theta));
+    case GgufKey::kAttentionSoftcap:
+      if (attention.softcap != 0) metadata.set_f32(family.key(key), attention.softcap);
+      return;
+    case GgufKey::kLogitSoftcap:
+      if (spec.logit_softcap != 0) metadata.set_f32(family.key(key), spec.logit_softcap);
+      return;
     case GgufKey::kNormEpsilon:
       return metadata.set_f32(family.key(key), spec.final_norm.eps);
     case GgufKey::kUnusualKeyLength:
@@ -182,6 +190,8 @@ void add_size(GgufKey key, const ModelSpec& spec, std::int64_t dense_width, cons
       return add(mixture->width);
     case GgufKey::kSharedExpertWidth:
       return add(mixture->shared_width);
+    case GgufKey::kGatingFunction:
+      return add(mixture->score == RouterScore::kSigmoid ? kGgufSigmoid : kGgufSoftmax);
   }
 }
 

@@ -65,9 +65,12 @@ RopeRefusal refused_gguf_rope(const RopeSpec& rope, const GgufFamily& family) {
   // llama.cpp derives the attention factor from `factor` and rounds the ramp's ends.
   const double expected = rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0;
   const bool other = rope.attention_factor != 0 && std::abs(rope.attention_factor - expected) > 1e-6;
-  if (other || rope.mscale != 0 || rope.mscale_all_dim != 0 || !rope.truncate)
-    return {"rope_scaling",
-            "llama.cpp computes yarn with its default attention factor and truncated ramp only"};
+  if (other || rope.mscale != 0 || rope.mscale_all_dim != 0 || rope.truncate == family.fine_ramp)
+    return {
+        "rope_scaling",
+        fmt::format("llama.cpp computes yarn of {} with its default attention factor only, and what its ramp "
+                    "is where truncate is {}",
+                    family.architecture, !family.fine_ramp)};
   return {};
 }
 
@@ -95,9 +98,9 @@ void add_rope_scaling(const RopeSpec& rope, const GgufFamily& family, GgufMetada
   if (rope.kind != RopeKind::kYarn) return;
   metadata.set_u32(family.key(GgufKey::kOriginalContext),
                    static_cast<std::uint32_t>(rope.original_max_position));
-  if (rope.beta_fast != 32)
+  if (family.fine_ramp || rope.beta_fast != 32)
     metadata.set_f32(scaling_key(family, "yarn_beta_fast"), static_cast<float>(rope.beta_fast));
-  if (rope.beta_slow != 1)
+  if (family.fine_ramp || rope.beta_slow != 1)
     metadata.set_f32(scaling_key(family, "yarn_beta_slow"), static_cast<float>(rope.beta_slow));
 }
 

@@ -1,14 +1,17 @@
 #include "export/gguf/tensor_source.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
-#include "base/error.h"
+#include "export/gguf/family_limits.h"
 #include "export/gguf/gguf_rope.h"
 #include "io/gguf.h"
 #include "io/gguf_rows.h"
 #include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
+#include "tensor/ggml_quantize.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq {
 namespace {
@@ -29,7 +32,9 @@ class HuggingFaceSource final : public GgufTensorSource {
     const GgufFamily& family = check_gguf_family(spec, file);
     add("token_embd.weight", spec.embedding.tensor, {spec.vocab_size, spec.hidden_size});
     add("output_norm.weight", spec.final_norm.gain.tensor, {spec.hidden_size});
-    if (checkpoint.find("lm_head.weight") != nullptr && spec.embedding.tensor != "lm_head.weight")
+    places_.back().shift = spec.final_norm.offset;
+    if (!family.tied_and_scaled && checkpoint.find("lm_head.weight") != nullptr &&
+        spec.embedding.tensor != "lm_head.weight")
       add("output.weight", spec.head, {spec.vocab_size, spec.hidden_size});
     for (const BlockSpec& block : spec.blocks) add_block(block, family);
     for (RopeFactors& factors : gguf_rope_factors(gguf_rope(spec))) {
@@ -38,7 +43,14 @@ class HuggingFaceSource final : public GgufTensorSource {
     }
     std::sort(places_.begin(), places_.end(),
               [](const Place& a, const Place& b) { return gguf_tensor_before(a.name, b.name); });
-    for (const Place& place : places_) tensors_.push_back({place.name, DType::kF32, place.shape});
+    for (const Place& place : places_) {
+      const bool codes = std::all_of(place.matrices.begin(), place.matrices.end(), [&](const Matrix& matrix) {
+        const StoredTensor* const tensor = checkpoint.find(matrix.source);
+        return tensor != nullptr && tensor->exponents.has_value();
+      });
+      const bool kept = codes && !place.matrices.empty();
+      tensors_.push_back({place.name, kept ? DType::kMXFP4 : DType::kF32, place.shape, kept});
+    }
   }
 
   std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
@@ -56,6 +68,26 @@ class HuggingFaceSource final : public GgufTensorSource {
       first += rows;
     }
     return values;
+  }
+
+  std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
+    const Place& place = places_[index];
+    const std::int64_t each = place.shape.elements() / place.shape.back() / std::ssize(place.matrices);
+    std::vector<std::byte> rows;
+    for (const std::int64_t end = first + count; first < end;) {
+      const std::int64_t in_matrix = first % each, many = std::min(each - in_matrix, end - first);
+      const std::string& source = place.matrices[static_cast<std::size_t>(first / each)].source;
+      std::vector<std::uint8_t> blocks = checkpoint_.read_mxfp4(checkpoint_.at(source), in_matrix, many);
+      for (std::size_t at = 0; at < blocks.size(); at += 17) {
+        std::array<std::uint8_t, 16> ordered;
+        ggml_mxfp4_order(blocks.data() + at + 1, ordered.data());
+        std::copy(ordered.begin(), ordered.end(), blocks.begin() + static_cast<std::ptrdiff_t>(at + 1));
+      }
+      const auto bytes = std::as_bytes(std::span(blocks));
+      rows.insert(rows.end(), bytes.begin(), bytes.end());
+      first += many;
+    }
+    return rows;
   }
 
   void read_ahead(std::size_t index) override {
@@ -85,6 +117,7 @@ class HuggingFaceSource final : public GgufTensorSource {
   struct Matrix {
     std::string source;
     const LinearSpec* packed = nullptr;  // its values come from LinearSource
+    bool apart = false;                  // a vector whose values lie apart
   };
   struct Place {
     std::string name;
@@ -93,6 +126,7 @@ class HuggingFaceSource final : public GgufTensorSource {
         matrices;  // equally many rows of each, one behind another; none: its values are `made`
     int permuted_heads = 0;
     std::vector<float> made = {};
+    float shift = 0;  // is added
   };
 
   std::vector<float> matrix_rows(const Place& place, const Matrix& matrix, std::int64_t first,
@@ -107,6 +141,7 @@ class HuggingFaceSource final : public GgufTensorSource {
           checkpoint_.hold(checkpoint_.at(matrix.source));  // until release(): rows come in another order
       held_ = &matrix;
     }
+    if (matrix.apart) return checkpoint_.read_float32(checkpoint_.at(matrix.source));
     if (matrix.packed != nullptr && loaded_ != &matrix) {
       ThreadPool here(1);
       unpacked_ = linears_.weight(*matrix.packed, here);
@@ -122,6 +157,7 @@ class HuggingFaceSource final : public GgufTensorSource {
     };
     if (place.permuted_heads == 0) {
       read(first, count, values);
+      for (float& value : values) value += place.shift;
       return values;
     }
     // A bias is one row of `columns` values here, and its values are what the weight's rows are.
@@ -145,11 +181,28 @@ class HuggingFaceSource final : public GgufTensorSource {
     places_.push_back({std::move(name), shape, {{source, packed}}, heads, {}});
   }
 
+  // A vector, of which those of one name become rows.
+  void add_bias(std::string name, const std::string& source, std::int64_t elements, int heads,
+                std::size_t first_of_block) {
+    const bool apart = !checkpoint_.at(source).in_order();
+    const auto stack = std::find_if(places_.begin() + static_cast<std::ptrdiff_t>(first_of_block),
+                                    places_.end(), [&](const Place& place) { return place.name == name; });
+    if (stack == places_.end()) {
+      add(std::move(name), source, Shape{elements}, heads);
+      places_.back().matrices.back().apart = apart;
+      return;
+    }
+    stack->matrices.push_back({source, nullptr, apart});
+    stack->shape = {std::ssize(stack->matrices), elements};
+  }
+
   void add_linear(const LinearSpec& linear, const GgufFamily& family, std::size_t first_of_block) {
     const int heads = family.turns_neighbours ? linear.rope_heads : 0;
     const std::string &weight = linear.weight.tensor, &bias = linear.bias.tensor;
     const LinearSpec* const packed =
         linears_.is_packed(linear.module) || !checkpoint_.at(weight).in_order() ? &linear : nullptr;
+    if (linear.has_bias())
+      add_bias(gguf_name(family, bias), bias, linear.out_features, heads, first_of_block);
     std::string name = gguf_name(family, weight);
     const auto stack = std::find_if(places_.begin() + static_cast<std::ptrdiff_t>(first_of_block),
                                     places_.end(), [&](const Place& place) { return place.name == name; });
@@ -159,13 +212,16 @@ class HuggingFaceSource final : public GgufTensorSource {
       return;
     }
     add(std::move(name), weight, {linear.out_features, linear.in_features}, heads, packed);
-    if (linear.has_bias()) add(gguf_name(family, bias), bias, Shape{linear.out_features}, heads);
   }
 
   void add_block(const BlockSpec& block, const GgufFamily& family) {
     const std::size_t first = places_.size();
-    for (const NormSpec& norm : block.norms)
+    for (const NormSpec& norm : block.norms) {
       add(gguf_name(family, norm.gain.tensor), norm.gain.tensor, Shape{norm.width});
+      places_.back().shift = norm.offset;
+    }
+    for (const MixerTensor& tensor : block.tensors)
+      add(gguf_name(family, tensor.place.tensor), tensor.place.tensor, tensor.shape);
     for (const LinearSpec& linear : block.linears) add_linear(linear, family, first);
   }
 
@@ -197,6 +253,15 @@ class GgufSource final : public GgufTensorSource {
               first, count, values);
     return values;
   }
+  std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
+    const GgufTensor& tensor = *order_[index];
+    const std::uint64_t row_bytes = ggml_row_bytes(DType::kMXFP4, tensor.shape.back()),
+                        from = tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
+                        bytes = static_cast<std::uint64_t>(count) * row_bytes;
+    const Lease lease = file_.mapping->lease(from, bytes);
+    const auto stored = file_.mapping->bytes().subspan(from, bytes);
+    return {stored.begin(), stored.end()};
+  }
   void release(std::size_t index) override {
     file_.mapping->release(order_[index]->offset, order_[index]->bytes);
   }
@@ -213,78 +278,12 @@ class GgufSource final : public GgufTensorSource {
   std::vector<const GgufTensor*> order_;
 };
 
-[[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
-  fail(ErrorKind::kUnsupported,
-       {std::move(message), file, std::move(where), "keep the model in safetensors"});
-}
-
-bool computes_silu(const ModelSpec& spec) {
-  return std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
-    const MlpSpec* const mlp = block.mlp();
-    const MixtureSpec* const mixture = block.mixture();
-    return (mlp == nullptr || mlp->activation == Activation::kSilu) &&
-           (mixture == nullptr || mixture->activation == Activation::kSilu);
-  });
-}
-
-// Sizes of heads that the file does not tell are taken from the hidden size.
-void check_heads(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
-  const AttentionSpec* const attention = spec.blocks.front().attention();
-  const bool told = family.has(GgufKey::kKeyLength) || family.has(GgufKey::kUnusualKeyLength);
-  if (attention != nullptr && !told && attention->inner_width() != spec.hidden_size)
-    refuse(file, "head_dim",
-           fmt::format("GGUF's {} models have heads that make up the hidden size {}, not {}",
-                       family.architecture, spec.hidden_size, attention->inner_width()));
-}
-
-// llama.cpp knows by the architecture which blocks have experts, and what their weights sum to.
-void check_experts(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
-  for (const BlockSpec& block : spec.blocks) {
-    const MixtureSpec* const mixture = block.mixture();
-    const std::string_view name = family.architecture;
-    if ((mixture != nullptr) != (family.experts != GgufExperts::kNone))
-      refuse(file, block.prefix, fmt::format("GGUF's {} models have experts in every block", name));
-    if (mixture == nullptr) continue;
-    if (const bool sums = family.experts == GgufExperts::kSumToOne; mixture->normalized != sums)
-      refuse(file, "norm_topk_prob",
-             fmt::format("llama.cpp's {} {} the weights of a row's experts by their sum", name,
-                         sums ? "always divides" : "never divides"));
-  }
-}
-
 }  // namespace
 
 std::uint64_t GgufTensorSource::parameters() const {
   std::uint64_t count = 0;
   for (const GgufMixTensor& tensor : tensors_) count += static_cast<std::uint64_t>(tensor.shape.elements());
   return count;
-}
-
-const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& file) {
-  const GgufFamily* const family = gguf_family(spec.family);
-  if (family == nullptr)
-    refuse(file, "model_type", fmt::format("models of family {} are not written as GGUF", spec.family));
-  const std::string_view name = family->architecture;
-  if (!computes_silu(spec))
-    refuse(file, "hidden_act", fmt::format("GGUF's {} models compute silu, not gelu", name));
-  if (spec.ropes.size() != 1)
-    refuse(file, "rope_parameters",
-           fmt::format("GGUF has a place for one rope of a model, which has {}", spec.ropes.size()));
-  if (auto [where, why] = refused_gguf_rope(gguf_rope(spec), *family); !why.empty())
-    refuse(file, std::move(where), std::move(why));
-  check_heads(spec, *family, file);
-  check_experts(spec, *family, file);
-  for (const BlockSpec& block : spec.blocks) {
-    if (block.pages.window != 0 && family->window == GgufWindow::kNone)
-      refuse(file, "sliding_window", fmt::format("GGUF's {} models have no sliding windows", name));
-    const AttentionSpec* const attention = block.attention();
-    for (const LinearSpec& linear : block.linears) {
-      const bool reader = attention != nullptr && linear.site == attention->input;
-      if (linear.has_bias() && !reader && !family->output_biases)
-        refuse(file, linear.bias.tensor, fmt::format("llama.cpp's {} has no place for this bias", name));
-    }
-  }
-  return *family;
 }
 
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,

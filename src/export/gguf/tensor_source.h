@@ -19,11 +19,13 @@ class GgufTensorSource {
  public:
   virtual ~GgufTensorSource() = default;
   // Sorted by gguf_tensor_before(). `stored` is the type a tensor has where it is not rounded: F32 unless the
-  // source is a GGUF.
+  // source is a GGUF, or has MXFP4.
   const std::vector<GgufMixTensor>& tensors() const { return tensors_; }
   std::uint64_t parameters() const;  // elements of all of them
   // Rows [first, first + count) of tensor `index` as FP32.
   virtual std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
+  // The same as bytes of MXFP4, where that is how they are stored.
+  virtual std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
   // All rows of it will be asked for soon.
   virtual void read_ahead(std::size_t) {}
   // No row of it will be asked for any more.
@@ -34,10 +36,6 @@ class GgufTensorSource {
  protected:
   std::vector<GgufMixTensor> tensors_;
 };
-
-// What GGUF makes of the model's family. Error(kUnsupported) for what GGUF's architecture does not compute:
-// another activation or rope scaling, sliding windows of Qwen, biases that llama.cpp has no place for.
-const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& file);
 
 // `checkpoint` and `spec` must outlive it.
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,

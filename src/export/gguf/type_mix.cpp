@@ -8,7 +8,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::array<GgufFileType, 17> kFileTypes{{{"F32", 0, DType::kF32},
+constexpr std::array<GgufFileType, 18> kFileTypes{{{"F32", 0, DType::kF32},
                                                    {"F16", 1, DType::kF16},
                                                    {"BF16", 32, DType::kBF16},
                                                    {"Q8_0", 7, DType::kQ8_0},
@@ -24,7 +24,8 @@ constexpr std::array<GgufFileType, 17> kFileTypes{{{"F32", 0, DType::kF32},
                                                    {"Q4_K_M", 15, DType::kQ4_K},
                                                    {"Q5_K_S", 16, DType::kQ5_K},
                                                    {"Q5_K_M", 17, DType::kQ5_K},
-                                                   {"Q6_K", 18, DType::kQ6_K}}};
+                                                   {"Q6_K", 18, DType::kQ6_K},
+                                                   {"MXFP4_MOE", 38, DType::kMXFP4}}};
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kShortNames{
     {{"Q3_K", "Q3_K_M"}, {"Q4_K", "Q4_K_M"}, {"Q5_K", "Q5_K_M"}}};
 
@@ -39,6 +40,7 @@ enum FileTypeId : std::uint32_t {
   kQ4_K_S = 14,
   kQ4_K_M = 15,
   kQ5_K_M = 17,
+  kMXFP4_MOE = 38,
 };
 
 enum class MixPart { kEmbedding, kOutput, kValue, kKey, kAttentionOutput, kDown, kOther };
@@ -152,6 +154,8 @@ DType attention_output_type(const Walk& walk, DType type) {
 
 DType mixed_type(Walk& walk, const GgufMixTensor& tensor) {
   const DType type = walk.file_type.default_type;
+  if (walk.file_type.id == kMXFP4_MOE)
+    return tensor.shape.rank() > 2 && tensor.shape[0] > 1 ? DType::kMXFP4 : DType::kQ8_0;
   const MixPart part = part_of(tensor.name);
   if (part == MixPart::kOutput || (walk.tied && part == MixPart::kEmbedding)) {
     if (tensor.shape.back() % dtype_row(type).block_elements != 0) return DType::kQ8_0;
@@ -218,6 +222,14 @@ std::string gguf_file_type_names() {
   return names;
 }
 
+GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors) {
+  const bool keeps =
+      std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.kept; });
+  GgufFileType stated = file_type;
+  if (keeps && !is_block_type(file_type.default_type)) stated.id = kMXFP4_MOE;
+  return stated;
+}
+
 bool gguf_tensor_before(const std::string& name, const std::string& later) {
   const int a = layer_of(name), b = layer_of(later);
   return a != b ? a < b : name < later;
@@ -232,7 +244,8 @@ std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMi
   }
   std::vector<DType> types;
   for (const GgufMixTensor& tensor : tensors) {
-    if (!is_rounded(tensor))
+    const bool converters = !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
+    if (!is_rounded(tensor) || (tensor.kept && converters))
       types.push_back(tensor.stored);
     else if (!is_block_type(file_type.default_type))
       types.push_back(file_type.default_type);

@@ -3,9 +3,9 @@
 // A file type names a default; attn_v (or attn_qkv), ffn_down, attn_output and the output (or, where no
 // output is stored, the embedding) get more bits by their place in the model, the more the deeper a block
 // matters. A row that a type's blocks do not divide takes the next coarser one: Q4_K becomes Q5_0, Q5_K
-// Q5_1, Q6_K Q8_0, Q2_K and Q3_K Q4_0, and what 32 does not divide becomes F16. Norms, biases and everything
-// of one dimension keep the type they have. Source: llama.cpp, src/llama-quant.cpp
-// (llama_tensor_get_type_impl, tensor_type_fallback).
+// Q5_1, Q6_K Q8_0, Q2_K and Q3_K Q4_0, and what 32 does not divide becomes F16. MXFP4_MOE is MXFP4 of experts
+// and Q8_0 of all else. Norms, biases and everything of one dimension keep the type they have. Source:
+// llama.cpp, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -39,7 +39,12 @@ struct GgufMixTensor {
   std::string name;  // GGUF's
   DType stored;      // the type it has where it is not rounded
   Shape shape;
+  bool kept = false;  // codes that types of llama.cpp's converter leave as they are
 };
+
+// What general.file_type says: of plain types beside kept codes of MXFP4 llama.cpp's converter says
+// MXFP4_MOE.
+GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors);
 
 // Before `later` in the order in which llama.cpp goes through the tensors, which is the order of the file.
 bool gguf_tensor_before(const std::string& name, const std::string& later);

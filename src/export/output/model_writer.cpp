@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "export/output/packed_writer.h"
+#include "export/output/stack_assembly.h"
 #include "io/gguf.h"
 #include "model/gguf/gguf_model.h"
 #include "model/linear_source.h"
@@ -54,8 +55,11 @@ class DirectoryWriter : public ModelWriter {
 class PackedWriter final : public DirectoryWriter {
  public:
   PackedWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config,
-               const PackedFormatRow& format, std::span<const PlannedModule> modules)
-      : DirectoryWriter(io, target, contents, std::move(config)), format_(format) {
+               const PackedFormatRow& format, std::span<const PlannedModule> modules,
+               std::optional<StackAssembly> stacks)
+      : DirectoryWriter(io, target, contents, std::move(config)),
+        format_(format),
+        stacks_(std::move(stacks)) {
     for (const PlannedModule& m : modules) planned_[m.module] = m;
   }
 
@@ -65,7 +69,9 @@ class PackedWriter final : public DirectoryWriter {
         (!planned->second.column_groups && !matrix.column_group.empty()) ||
         (!format_.dense && !matrix.kept_columns.empty()))
       fail(ErrorKind::kInternal, {"a weight was not quantized as declared", {}, module, {}});
-    for (const PackedTensor& tensor : format_.pack(planned->second, matrix))
+    std::vector<PackedTensor> packed = format_.pack(planned->second, matrix);
+    if (stacks_) packed = stacks_->add(module, packed);
+    for (const PackedTensor& tensor : packed)
       directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
                      tensor.bytes);
   }
@@ -78,6 +84,7 @@ class PackedWriter final : public DirectoryWriter {
 
  private:
   const PackedFormatRow& format_;
+  std::optional<StackAssembly> stacks_;  // of a stacked format
   std::map<std::string, PlannedModule> planned_;
 };
 
@@ -183,6 +190,21 @@ std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
   return tensors;
 }
 
+std::vector<TensorDeclaration> written_dense_tensors(const Checkpoint& checkpoint,
+                                                     std::span<const PlannedModule> modules,
+                                                     const std::function<DType(const StoredTensor&)>& dtype) {
+  std::vector<TensorDeclaration> tensors;
+  std::set<std::string> weights;
+  for (const PlannedModule& m : modules) weights.insert(m.module + ".weight");
+  for (TensorDeclaration& tensor : dense_tensors(checkpoint, modules, dtype))
+    if (checkpoint.at(tensor.name).stack < 0) tensors.push_back(std::move(tensor));
+  for (const StoredStack& stack : checkpoint.stacks())
+    if (is_carried(stack, weights, checkpoint.path().string()))
+      for (const StoredTensor& tensor : stack.tensors)
+        tensors.push_back({tensor.name, dtype(tensor), tensor.view.shape});
+  return tensors;
+}
+
 std::uint64_t declared_bytes(std::span<const TensorDeclaration> tensors) {
   std::uint64_t bytes = 0;
   for (const TensorDeclaration& tensor : tensors)
@@ -191,7 +213,7 @@ std::uint64_t declared_bytes(std::span<const TensorDeclaration> tensors) {
 }
 
 std::uint64_t dense_bytes(const Checkpoint& checkpoint, std::span<const PlannedModule> modules) {
-  return declared_bytes(dense_tensors(checkpoint, modules, written_dtype));
+  return declared_bytes(written_dense_tensors(checkpoint, modules, written_dtype));
 }
 
 void add_companions(Io& io, const Checkpoint& checkpoint, DirectoryContents& contents) {
@@ -214,9 +236,14 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   refuse_own_source(checkpoint, target);
   const PackedFormatRow& row = packed_format(format);
   DirectoryContents contents;
-  contents.tensors = dense_tensors(checkpoint, modules, written_dtype);
-  for (const PlannedModule& m : modules)
-    for (TensorDeclaration& tensor : row.declare(m)) contents.tensors.push_back(std::move(tensor));
+  contents.tensors = written_dense_tensors(checkpoint, modules, written_dtype);
+  std::optional<StackAssembly> stacks;
+  if (row.stacked) stacks.emplace(checkpoint, row, modules);
+  if (stacks)
+    for (TensorDeclaration& tensor : stacks->declarations()) contents.tensors.push_back(std::move(tensor));
+  else
+    for (const PlannedModule& m : modules)
+      for (TensorDeclaration& tensor : row.declare(m)) contents.tensors.push_back(std::move(tensor));
   if (kv_cache) {
     check_kv_cache_place(row, {});
     declare_kv_scales(spec, contents.tensors);
@@ -232,7 +259,8 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
   set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
-  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules);
+  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules,
+                                        std::move(stacks));
 }
 
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,

@@ -15,6 +15,12 @@ std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
                                              std::span<const PlannedModule> modules,
                                              const std::function<DType(const StoredTensor&)>& dtype);
 
+// The same as they go out: a stack in the place of its parts where none of them is of `modules`, and nothing
+// of one whose parts all are.
+std::vector<TensorDeclaration> written_dense_tensors(const Checkpoint& checkpoint,
+                                                     std::span<const PlannedModule> modules,
+                                                     const std::function<DType(const StoredTensor&)>& dtype);
+
 // What they take, of the types that are written.
 std::uint64_t dense_bytes(const Checkpoint& checkpoint, std::span<const PlannedModule> modules);
 std::uint64_t declared_bytes(std::span<const TensorDeclaration> tensors);

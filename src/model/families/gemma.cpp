@@ -7,7 +7,9 @@
 // Transformers rounds the embedding's factor to the type of the table before it multiplies.
 #include <cmath>
 
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
@@ -79,9 +81,101 @@ void read_gemma3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
     block.sites[static_cast<std::size_t>(block.attention()->input)].searched = false;
 }
 
+constexpr auto kGemmaBlockNames =
+    joined(kAttentionNames, kHeadNormNames,
+           std::array<GgufName, 6>{{{"post_attention_norm", "post_attention_layernorm"},
+                                    {"ffn_norm", "pre_feedforward_layernorm"},
+                                    {"post_ffw_norm", "post_feedforward_layernorm"},
+                                    {"ffn_gate", "mlp.gate_proj"},
+                                    {"ffn_up", "mlp.up_proj"},
+                                    {"ffn_down", "mlp.down_proj"}}});
+constexpr GgufNames kGemmaNames{"model.layers", kLlamaModelNames, kGemmaBlockNames};
+
+constexpr std::array<GgufKey, 12> kGemma2Keys{
+    GgufKey::kContextLength, GgufKey::kEmbeddingLength,  GgufKey::kBlockCount,   GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,     GgufKey::kKvHeadCount,      GgufKey::kNormEpsilon,  GgufKey::kKeyLength,
+    GgufKey::kFileType,      GgufKey::kAttentionSoftcap, GgufKey::kLogitSoftcap, GgufKey::kWindow};
+constexpr std::array<GgufKey, 13> kGemma3Keys{GgufKey::kBlockCount,
+                                              GgufKey::kContextLength,
+                                              GgufKey::kEmbeddingLength,
+                                              GgufKey::kFeedForwardLength,
+                                              GgufKey::kHeadCount,
+                                              GgufKey::kKvHeadCount,
+                                              GgufKey::kRopeScaling,
+                                              GgufKey::kFrequencyBase,
+                                              GgufKey::kWindowFrequencyBase,
+                                              GgufKey::kNormEpsilon,
+                                              GgufKey::kKeyLength,
+                                              GgufKey::kFileType,
+                                              GgufKey::kWindow};
+
+// llama.cpp tells the models of 27 billion weights by their layers: they scale by what heads would be as
+// parts of the hidden size.
+std::int64_t gemma2_scalar(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                           std::int64_t head_dim) {
+  return layers == 46 ? hidden / heads : head_dim;
+}
+std::int64_t gemma3_scalar(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                           std::int64_t head_dim) {
+  return layers == 62 ? hidden / heads : head_dim;
+}
+
+void add_gemma_gguf(const GgufHeader& header, const GgufFamily& family, Json& config) {
+  config["query_pre_attn_scalar"] =
+      family.query_scalar(config.at("num_hidden_layers").as_integer(), config.at("hidden_size").as_integer(),
+                          config.at("num_attention_heads").as_integer(), config.at("head_dim").as_integer());
+  for (const char* key : {"hidden_act", "hidden_activation"}) config[key] = kGemmaActivation;
+  const std::int64_t window = gguf_window(header);
+  if (window <= 0) bad_gguf(header, family.key(GgufKey::kWindow), "is missing");
+  config["sliding_window"] = window;
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+}
+
+void add_gemma2_gguf(const GgufHeader& header, Json& config);
+void add_gemma3_gguf(const GgufHeader& header, Json& config);
+
+constexpr GgufVocabulary kGemmaVocabulary{.never_prefixes = true};
+constexpr GgufFamily kGemma2Gguf = {.architecture = "gemma2",
+                                    .names = kGemmaNames,
+                                    .keys = kGemma2Keys,
+                                    .window = GgufWindow::kAlways,
+                                    .full_attention_every = 2,
+                                    .activation = Activation::kGeluTanh,
+                                    .norm_shift = 1,
+                                    .tied_and_scaled = true,
+                                    .query_scalar = gemma2_scalar,
+                                    .vocabulary = kGemmaVocabulary,
+                                    .add_config = add_gemma2_gguf};
+constexpr GgufFamily kGemma3Gguf = {.architecture = "gemma3",
+                                    .names = kGemmaNames,
+                                    .keys = kGemma3Keys,
+                                    .window = GgufWindow::kAlways,
+                                    .full_attention_every = 6,
+                                    .activation = Activation::kGeluTanh,
+                                    .norm_shift = 1,
+                                    .tied_and_scaled = true,
+                                    .query_scalar = gemma3_scalar,
+                                    .vocabulary = kGemmaVocabulary,
+                                    .add_config = add_gemma3_gguf};
+
+void add_gemma2_gguf(const GgufHeader& header, Json& config) {
+  add_gemma_gguf(header, kGemma2Gguf, config);
+  for (const auto& [key, name] : {std::pair{GgufKey::kAttentionSoftcap, "attn_logit_softcapping"},
+                                  {GgufKey::kLogitSoftcap, "final_logit_softcapping"}}) {
+    const auto cap = header.find_number(kGemma2Gguf.key(key));
+    config[name] = cap && *cap != 0 ? Json(*cap) : Json();
+  }
+}
+
+void add_gemma3_gguf(const GgufHeader& header, Json& config) {
+  add_gemma_gguf(header, kGemma3Gguf, config);
+  config["rope_local_base_freq"] =
+      header.find_number(kGemma3Gguf.key(GgufKey::kWindowFrequencyBase)).value_or(kGemma3WindowTheta);
+}
+
 }  // namespace
 
-extern const Family kGemma2Family = {"gemma2", "Gemma2ForCausalLM", true, read_gemma2};
-extern const Family kGemma3Family = {"gemma3_text", "Gemma3ForCausalLM", true, read_gemma3};
+extern const Family kGemma2Family = {"gemma2", "Gemma2ForCausalLM", true, read_gemma2, &kGemma2Gguf};
+extern const Family kGemma3Family = {"gemma3_text", "Gemma3ForCausalLM", true, read_gemma3, &kGemma3Gguf};
 
 }  // namespace llmq

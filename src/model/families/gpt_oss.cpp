@@ -6,7 +6,9 @@
 // A checkpoint stacks its experts transposed, with columns of gate and up in turn. The published ones hold
 // them as MXFP4, `*_blocks` and `*_scales`, with rows of gate and up in turn, which are read as the numbers
 // that they stand for.
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
@@ -49,10 +51,10 @@ void read_gpt_oss(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   traits.windows = read_periodic_windows(config, spec, 2);
   traits.mixture = read_gpt_oss_mixture(config, tensors, sizes, spec);
   fill_llama(sizes, traits, spec);
+  spec.only_format = "mxfp4";
   spec.unwritten =
       "vLLM and Transformers read gpt-oss's experts as they were published, stacked in BF16 or MXFP4: they "
-      "pass "
-      "over tensors of single experts without a word";
+      "pass over tensors of single experts without a word";
 }
 
 std::optional<SlabNames> find_gpt_oss_experts(const Json&, const std::string& tensor) {
@@ -75,15 +77,50 @@ std::optional<SlabNames> find_gpt_oss_experts(const Json&, const std::string& te
     if (!tensor.ends_with(whole)) continue;
     SlabNames found = stack.names;
     found.before = tensor.substr(0, tensor.size() - whole.size()) + ".mlp.experts.";
+    const std::string codes = "_blocks";
+    found.whole = tensor.ends_with(codes) ? tensor.substr(0, tensor.size() - codes.size()) : tensor;
     if (stack.exponents != nullptr) found.exponents = found.before + stack.exponents;
     return found;
   }
   return std::nullopt;
 }
 
+constexpr auto kGptOssBlockNames =
+    joined(kAttentionNames, std::array<GgufName, 6>{{{"attn_sinks.weight", "self_attn.sinks", {}, true},
+                                                     {"post_attention_norm", "post_attention_layernorm"},
+                                                     {"ffn_gate_inp", "mlp.router"},
+                                                     {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+                                                     {"ffn_up_exps", "mlp.experts.*.up_proj"},
+                                                     {"ffn_down_exps", "mlp.experts.*.down_proj"}}});
+constexpr GgufNames kGptOssNames{"model.layers", kLlamaModelNames, kGptOssBlockNames};
+
+constexpr std::array<GgufKey, 15> kGptOssKeys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,   GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kExpertCount,   GgufKey::kExpertUsedCount, GgufKey::kKeyLength,
+    GgufKey::kFileType,    GgufKey::kWindow,        GgufKey::kExpertWidth};
+
+void add_gpt_oss_gguf(const GgufHeader& header, Json& config) {
+  add_gguf_experts(header, "num_local_experts", config);
+  config["intermediate_size"] = gguf_size(header, "gpt-oss.expert_feed_forward_length");
+  config["sliding_window"] = gguf_window(header);
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+}
+
+constexpr GgufFamily kGptOssGguf = {.architecture = "gpt-oss",
+                                    .names = kGptOssNames,
+                                    .keys = kGptOssKeys,
+                                    .output_biases = true,
+                                    .window = GgufWindow::kAlways,
+                                    .full_attention_every = 2,
+                                    .activation = Activation::kClampedSwiglu,
+                                    .fine_ramp = true,
+                                    .experts = GgufExperts::kSumToOne,
+                                    .add_config = add_gpt_oss_gguf};
+
 }  // namespace
 
-extern const Family kGptOssFamily = {"gpt_oss", "GptOssForCausalLM", false, read_gpt_oss,
-                                     nullptr,   find_gpt_oss_experts};
+extern const Family kGptOssFamily = {"gpt_oss",    "GptOssForCausalLM", false,
+                                     read_gpt_oss, &kGptOssGguf,        find_gpt_oss_experts};
 
 }  // namespace llmq

@@ -2,7 +2,11 @@
 // turns, and a mixture of experts in every block. A router gives sigmoids; a correction is added to choose
 // experts by, and those chosen weigh by their sigmoids, which are made to sum to 1. Source: Transformers'
 // configuration_minimax_m2 and modeling_minimax_m2; what published configs say beside those keys.
+#include <fmt/format.h>
+
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
@@ -54,8 +58,41 @@ void read_minimax_m2(ConfigFields& config, std::int64_t tensors, ModelSpec& spec
   fill_llama(sizes, traits, spec);
 }
 
+constexpr auto kMiniMaxM2BlockNames = joined(
+    kAttentionNames, kHeadNormNames,
+    std::array<GgufName, 6>{{{"ffn_norm", "post_attention_layernorm"},
+                             {"ffn_gate_inp", "block_sparse_moe.gate"},
+                             {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias", {}, true},
+                             {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
+                             {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
+                             {"ffn_down_exps", "block_sparse_moe.experts.*.w2"}}});
+constexpr GgufNames kMiniMaxM2Names{"model.layers", kLlamaModelNames, kMiniMaxM2BlockNames};
+
+constexpr std::array<GgufKey, 16> kMiniMaxM2Keys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,   GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kExpertCount,   GgufKey::kExpertUsedCount, GgufKey::kGatingFunction,
+    GgufKey::kKeyLength,   GgufKey::kFileType,      GgufKey::kExpertWidth,     GgufKey::kTurningDimensions};
+
+void add_minimax_m2_gguf(const GgufHeader& header, Json& config) {
+  const std::string gating = "minimax-m2.expert_gating_func";
+  if (const std::int64_t said = header.find_integer(gating).value_or(kGgufSigmoid); said != kGgufSigmoid)
+    unsupported_gguf(header, gating, fmt::format("is {}; MiniMax-M2's experts are chosen by sigmoids", said));
+  add_gguf_experts(header, "num_local_experts", config);
+  config["intermediate_size"] = gguf_size(header, "minimax-m2.expert_feed_forward_length");
+}
+
+constexpr GgufFamily kMiniMaxM2Gguf = {.architecture = "minimax-m2",
+                                       .names = kMiniMaxM2Names,
+                                       .keys = kMiniMaxM2Keys,
+                                       .partial_rope = true,
+                                       .experts = GgufExperts::kSumToOne,
+                                       .score = RouterScore::kSigmoid,
+                                       .add_config = add_minimax_m2_gguf};
+
 }  // namespace
 
-extern const Family kMiniMaxM2Family = {"minimax_m2", "MiniMaxM2ForCausalLM", false, read_minimax_m2};
+extern const Family kMiniMaxM2Family = {"minimax_m2", "MiniMaxM2ForCausalLM", false, read_minimax_m2,
+                                        &kMiniMaxM2Gguf};
 
 }  // namespace llmq

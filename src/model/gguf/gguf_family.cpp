@@ -59,6 +59,14 @@ std::string_view text_of(GgufKey key) {
       return "expert_feed_forward_length";
     case GgufKey::kSharedExpertWidth:
       return "expert_shared_feed_forward_length";
+    case GgufKey::kGatingFunction:
+      return "expert_gating_func";
+    case GgufKey::kWindowFrequencyBase:
+      return "rope.freq_base_swa";
+    case GgufKey::kAttentionSoftcap:
+      return "attn_logit_softcapping";
+    case GgufKey::kLogitSoftcap:
+      return "final_logit_softcapping";
   }
   return {};
 }

@@ -23,6 +23,7 @@ struct GgufName {
   // all these matrices, in rising order.
   std::string_view hugging_face;
   Heads heads = Heads::kNone;
+  bool whole = false;  // both are names of a tensor, with what stands at its end
 };
 
 struct GgufNames {
@@ -54,9 +55,16 @@ enum class GgufKey : std::uint8_t {
   kLogitScale,  // what the logits are divided by
   kExpertCount,
   kExpertUsedCount,
-  kExpertWidth,       // expert_feed_forward_length
-  kSharedExpertWidth  // expert_shared_feed_forward_length
+  kExpertWidth,          // expert_feed_forward_length
+  kSharedExpertWidth,    // expert_shared_feed_forward_length
+  kGatingFunction,       // expert_gating_func: what scores a router's answers are made to
+  kWindowFrequencyBase,  // rope.freq_base_swa: of the table that blocks with a window turn by
+  kAttentionSoftcap,     // attn_logit_softcapping
+  kLogitSoftcap          // final_logit_softcapping; both where there is one
 };
+
+// The values of kGatingFunction.
+inline constexpr std::uint32_t kGgufSoftmax = 1, kGgufSigmoid = 2;
 
 // Of a mixture of experts in every block: what llama.cpp makes of the weights of a row's experts, which no
 // key says.
@@ -79,6 +87,7 @@ enum class GgufLarge : std::uint8_t { kNone, kSharedKeys, kAll };
 
 // What llama.cpp's converter makes of the tokenizer of this family alone.
 struct GgufVocabulary {
+  bool never_prefixes = false;        // that no space is put before a text is said last of all
   bool says_prefix = false;           // tokenizer_config.json's add_prefix_space is said first of all
   std::int64_t says_bos_at_size = 0;  // with as many tokens, whether BOS is added is said last of all
   bool added_as_told = false;  // beside tokenizer.model, added tokens are what tokenizer.json says of them
@@ -92,9 +101,21 @@ struct GgufFamily {
   bool partial_rope = false;      // not all channels of a head need turn
   bool output_biases = false;     // there is a place for biases of other linears than q, k and v
   GgufWindow window = GgufWindow::kNone;
+  int full_attention_every = 0;  // above 0: there is no window in each so many-th block, which no key says
+  Activation activation = Activation::kSilu;  // of MLPs and experts
+  // Ends of yarn's ramp are between channels, where llama.cpp rounds them to whole ones; both are always
+  // said.
+  bool fine_ramp = false;
   GgufScaling scaling = GgufScaling::kKeys;
+  float norm_shift = 0;  // is added to what norms store: llama.cpp multiplies by what it finds
+  // The head is the embedding, which is scaled by the root of its width: neither is said.
+  bool tied_and_scaled = false;
+  // What the root of is divided by in products of queries and keys, which no key says; null: head_dim.
+  std::int64_t (*query_scalar)(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                               std::int64_t head_dim) = nullptr;
   GgufLarge large = GgufLarge::kNone;
   GgufExperts experts = GgufExperts::kNone;
+  RouterScore score = RouterScore::kSoftmax;
   GgufVocabulary vocabulary = {};
   // Adds to config.json the keys that not every family has, from the metadata.
   void (*add_config)(const GgufHeader& header, Json& config) = nullptr;

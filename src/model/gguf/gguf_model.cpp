@@ -98,29 +98,30 @@ void add_stack(const GgufTensor& tensor, std::size_t index, const std::string& n
   const std::size_t star = name.find('*');
   const std::int64_t count = tensor.shape[0];
   for (std::int64_t i = 0; i < count; ++i)
-    into.push_back({name.substr(0, star) + std::to_string(i) + name.substr(star + 1), index, 0,
-                    Shape{tensor.shape[1], tensor.shape[2]},
-                    static_cast<std::uint64_t>(i) * (tensor.bytes / static_cast<std::uint64_t>(count))});
+    into.push_back(
+        {name.substr(0, star) + std::to_string(i) + name.substr(star + 1), index, 0,
+         tensor.shape.rank() == 2 ? Shape{tensor.shape[1]} : Shape{tensor.shape[1], tensor.shape[2]},
+         static_cast<std::uint64_t>(i) * (tensor.bytes / static_cast<std::uint64_t>(count))});
 }
 
 void translate(const GgufHeader& header, std::size_t index, const GgufFamily& family, const Sizes& sizes,
                std::vector<NamedGgufTensor>& into) {
   const GgufTensor& tensor = header.tensors[index];
-  const bool parameter = tensor.name.ends_with(".weight") || tensor.name.ends_with(".bias");
-  const TranslatedName translated =
-      parameter ? hugging_face_name(family, tensor.name, sizes.layers) : TranslatedName();
+  const TranslatedName translated = hugging_face_name(family, tensor.name, sizes.layers);
   if (translated.name.empty())
     unsupported_gguf(
         header, tensor.name,
         fmt::format("no tensor of a {} model of {} blocks has this name", family.architecture, sizes.layers));
   if (translated.name.find('*') != std::string::npos) {
-    if (tensor.shape.rank() != 3 || tensor.shape[0] != sizes.experts)
+    const bool vectors = translated.name.ends_with(".bias");
+    if (tensor.shape.rank() != (vectors ? 2 : 3) || tensor.shape[0] != sizes.experts)
       bad_gguf(header, tensor.name,
-               fmt::format("its shape {} is not that of a matrix for each of {} experts", tensor.shape.text(),
-                           sizes.experts));
+               fmt::format("its shape {} is not that of a {} for each of {} experts", tensor.shape.text(),
+                           vectors ? "vector" : "matrix", sizes.experts));
     return add_stack(tensor, index, translated.name, into);
   }
   NamedGgufTensor& result = into.emplace_back(NamedGgufTensor{translated.name, index, 0});
+  if (translated.name.ends_with("norm.weight")) result.shift = family.norm_shift;
   // The gate of a shared expert is a matrix of one row, which older files have as a vector.
   if (tensor.shape.rank() == 1 && tensor.name.ends_with("_inp_shexp.weight"))
     result.shape = Shape{1, tensor.shape[0]};

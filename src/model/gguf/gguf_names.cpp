@@ -11,15 +11,15 @@ namespace {
 
 constexpr std::string_view kBlocks = "blk.";
 
-const GgufName* find_gguf(std::span<const GgufName> rows, std::string_view stem) {
-  const auto found =
-      std::find_if(rows.begin(), rows.end(), [&](const GgufName& row) { return row.gguf == stem; });
+const GgufName* find_gguf(std::span<const GgufName> rows, std::string_view stem, bool whole) {
+  const auto found = std::find_if(
+      rows.begin(), rows.end(), [&](const GgufName& row) { return row.gguf == stem && row.whole == whole; });
   return found == rows.end() ? nullptr : &*found;
 }
 
 // "blk.3.attn_q" -> "model.layers.3.self_attn.q_proj"; empty when unknown. `layers` bounds the number.
-TranslatedName translated(const GgufNames& names, std::string_view stem, std::int64_t layers) {
-  if (const GgufName* row = find_gguf(names.of_model, stem))
+TranslatedName translated(const GgufNames& names, std::string_view stem, std::int64_t layers, bool whole) {
+  if (const GgufName* row = find_gguf(names.of_model, stem, whole))
     return {std::string(row->hugging_face), row->heads};
   if (!stem.starts_with(kBlocks)) return {};
   stem.remove_prefix(kBlocks.size());
@@ -30,7 +30,7 @@ TranslatedName translated(const GgufNames& names, std::string_view stem, std::in
   stem.remove_prefix(digits);
   if (!stem.starts_with('.')) return {};
   stem.remove_prefix(1);
-  const GgufName* const row = find_gguf(names.of_block, stem);
+  const GgufName* const row = find_gguf(names.of_block, stem, whole);
   if (row == nullptr) return {};
   return {fmt::format("{}.{}.{}", names.blocks, layer, row->hugging_face), row->heads};
 }
@@ -65,14 +65,19 @@ std::string gguf_name(const GgufFamily& family, std::string_view hugging_face) {
   const std::size_t dot = stem.find('.');
   if (dot == std::string_view::npos) return {};
   for (const GgufName& row : family.names.of_block)
-    if (is_of(stem.substr(dot + 1), row.hugging_face))
+    if (row.whole && hugging_face.substr(blocks.size() + dot + 1) == row.hugging_face)
+      return fmt::format("{}{}.{}", kBlocks, stem.substr(0, dot), row.gguf);
+  for (const GgufName& row : family.names.of_block)
+    if (!row.whole && is_of(stem.substr(dot + 1), row.hugging_face))
       return fmt::format("{}{}.{}{}", kBlocks, stem.substr(0, dot), row.gguf, suffix);
   return {};
 }
 
 TranslatedName hugging_face_name(const GgufFamily& family, std::string_view gguf, std::int64_t layers) {
+  if (TranslatedName whole = translated(family.names, gguf, layers, true); !whole.name.empty()) return whole;
   const auto [stem, suffix] = stem_and_suffix(gguf);
-  TranslatedName result = translated(family.names, stem, layers);
+  if (suffix.empty()) return {};
+  TranslatedName result = translated(family.names, stem, layers, false);
   if (!result.name.empty()) result.name += suffix;
   return result;
 }

@@ -132,6 +132,7 @@ Json longrope_scaling(const GgufHeader& header, std::span<const std::byte> bytes
 Json gguf_rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const GgufFamily& family,
                        const GgufRopeSizes& sizes) {
   Json scaling = metadata_scaling(header, family.architecture);
+  if (family.fine_ramp && !scaling.is_null()) scaling["truncate"] = false;
   if (family.scaling == GgufScaling::kLongFactors) {
     if (!scaling.is_null())
       unsupported_gguf(header, family.key(GgufKey::kRopeScaling) + ".type",

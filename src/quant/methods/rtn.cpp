@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "quant/methods/gram_loss.h"
+#include "quant/methods/mxfp4_rounding.h"
 
 namespace llmq {
 namespace {
@@ -90,6 +91,7 @@ QuantizedMatrix round_in_ranges(std::span<const float> weight, std::int64_t rows
 
 QuantizedMatrix round_to_nearest(std::span<const float> weight, std::int64_t rows, std::int64_t columns,
                                  const QuantScheme& scheme, ThreadPool& pool) {
+  if (scheme.weight_type == WeightType::kFloat4) return round_mxfp4(weight, rows, columns, scheme, pool);
   return round_in_ranges(weight, rows, columns, scheme, find_ranges(weight, rows, columns, scheme, pool),
                          pool);
 }

@@ -23,8 +23,8 @@ bool is_packed_weight(const QuantizeRun& run, const std::string& tensor) {
 
 // What no fold can change, and can be copied as it is looked at.
 bool is_copied_first(const QuantizeRun& run, const StoredTensor& tensor) {
-  return tensor.view.shape.rank() > 1 && tensor.in_order() && tensor.view.shape.elements() != 0 &&
-         run.never_quantized.count(tensor.name) == 0;
+  return tensor.view.shape.rank() > 1 && tensor.in_order() && tensor.stack < 0 &&
+         tensor.view.shape.elements() != 0 && run.never_quantized.count(tensor.name) == 0;
 }
 
 constexpr std::uint64_t kSyncedBytes = std::uint64_t{128}
@@ -42,6 +42,19 @@ void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& b
   std::vector<float> values(static_cast<std::size_t>(band.shape.elements()));
   to_float32(band, values);
   run.writing.append_dense_now(tensor.name, dtype, shape, stored_floats(values, dtype));
+}
+
+// Those of which no part is quantized, to the byte.
+void copy_stacks(QuantizeRun& run) {
+  const Checkpoint& checkpoint = run.source.checkpoint();
+  for (const StoredStack& stack : checkpoint.stacks()) {
+    if (is_packed_weight(run, stack.parts.front())) continue;
+    for (const StoredTensor& tensor : stack.tensors) {
+      checkpoint.each_band(tensor,
+                           [&](std::int64_t, const TensorView& band) { copy_band(run, tensor, band); });
+      run.writing.sync();
+    }
+  }
 }
 
 // Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the
@@ -72,6 +85,7 @@ void check_dense(QuantizeRun& run) {
     if (rows < tensor.view.rows()) checkpoint.each_band(tensor, copy);
     run.written_dense.insert(tensor.name);
   }
+  copy_stacks(run);
   run.writing.sync();
   run.clock.charge("dense tensors");
 }
@@ -116,7 +130,8 @@ void finish_block(QuantizeRun& run, const ReportMark& before) {
 // Everything that was not packed, that no fold changed and that was not copied at the start.
 void write_dense(QuantizeRun& run) {
   for (const StoredTensor& tensor : run.source.checkpoint().tensors()) {
-    if (is_packed_weight(run, tensor.name) || run.written_dense.count(tensor.name) != 0) continue;
+    if (is_packed_weight(run, tensor.name) || tensor.stack >= 0 || run.written_dense.count(tensor.name) != 0)
+      continue;
     const DType dtype = written_dtype(tensor);
     const bool as_stored = dtype == tensor.view.dtype && tensor.in_order();
     const Lease lease = as_stored ? run.source.checkpoint().hold(tensor) : Lease();

@@ -14,6 +14,7 @@
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/pipeline/pipeline.h"
 #include "quant/pipeline/upstream_error.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq {
 namespace {
@@ -78,7 +79,21 @@ std::vector<std::vector<MemoryItem>> PeakMemory::rounded() const {
   for (const BlockSpec& block : spec_.blocks)
     for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
   return {reading(), with_base({{"band of a tensor as it is copied", largest_band_}}),
-          with_base({{"one linear in FP32, and its codes", largest * 5}, written_meanwhile()})};
+          with_base({{"one linear in FP32, and its codes", largest * 5},
+                     written_meanwhile(),
+                     {"stacks of a block until they are whole", stacks()}})};
+}
+
+std::uint64_t PeakMemory::stacks() const {
+  if (!packed_format(format_).stacked) return 0;
+  std::uint64_t most = 0;
+  for (const BlockSpec& block : spec_.blocks) {
+    std::uint64_t weights = 0;
+    for (const LinearSpec& linear : block.linears)
+      if (is_planned(linear)) weights += weights_of(linear);
+    most = std::max(most, weights / 2 + weights / static_cast<std::uint64_t>(kMxfp4Block));
+  }
+  return most;
 }
 
 std::uint64_t PeakMemory::further_device() const {

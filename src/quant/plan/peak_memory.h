@@ -67,6 +67,9 @@ class PeakMemory {
 
   std::vector<MemoryItem> with_base(const std::vector<MemoryItem>& more) const;
 
+  // Of a stacked format (export/output/stack_assembly.h).
+  std::uint64_t stacks() const;
+
   // The linear before the one that is worked on (quant/pipeline/background_writer.h).
   MemoryItem written_meanwhile() const;
 

@@ -164,13 +164,17 @@ QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std:
   return scheme;
 }
 
-void check_float8(const Plan& plan, const std::string& source) {
-  if (!plan.traits->integer_codes_only) return;
-  for (const PlannedModule& m : plan.modules)
-    if (m.scheme.weight_type == WeightType::kFloat8)
-      fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} chooses integer codes", m.module,
-                                                 m.scheme.text(), plan.method),
-                                     source, "method", "write rtn or smoothquant"});
+// E2M1 is rounded to nearest alone.
+void check_float_codes(const Plan& plan, const std::string& source) {
+  for (const PlannedModule& m : plan.modules) {
+    const bool float4 = m.scheme.weight_type == WeightType::kFloat4;
+    if (m.scheme.weight_type == WeightType::kInteger ||
+        !(plan.traits->integer_codes_only || (float4 && plan.traits->calibrates)))
+      continue;
+    fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} chooses integer codes", m.module,
+                                               m.scheme.text(), plan.method),
+                                   source, "method", float4 ? "write rtn" : "write rtn or smoothquant"});
+  }
 }
 
 // What a mixture of experts asks for that is not calibrated; empty: nothing does.
@@ -302,7 +306,7 @@ std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
 
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit, PlannedDevices devices) {
-  require_written(spec, recipe.source);
+  require_written(spec, recipe.format, recipe.source);
   Plan plan;
   plan.devices = std::move(devices.names);
   plan.device_room = devices.room;
@@ -334,7 +338,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
     plan.modules.push_back(
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
   }
-  check_float8(plan, recipe.source);
+  check_float_codes(plan, recipe.source);
   suit_to_blocks(recipe, spec, plan);
   check_expressible(plan.format, plan.modules);
   if (!format.column_groups_warning.empty() && plan.modules.front().column_groups)

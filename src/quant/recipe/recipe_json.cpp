@@ -23,6 +23,7 @@ Json scheme_json(const SchemeRequest& s) {
                                : *s.granularity == Granularity::kBlock   ? "block"
                                                                          : "tensor");
   if (s.weight_type == WeightType::kFloat8) json["type"] = Json("float8");
+  if (s.weight_type == WeightType::kFloat4) json["type"] = Json("float4");
   if (s.activation_bits != 16) json["dynamic"] = Json(!s.static_activations);
   if (s.group_size) json["group_size"] = Json(*s.group_size);
   if (s.symmetric) json["symmetric"] = Json(*s.symmetric);
@@ -71,6 +72,8 @@ SchemeRequest scheme_of(const Json& json, const std::string& file) {
       scheme.granularity = granularity_of(value.as_string(), file);
     else if (key == "type" && value == Json("float8"))
       scheme.weight_type = WeightType::kFloat8;
+    else if (key == "type" && value == Json("float4"))
+      scheme.weight_type = WeightType::kFloat4;
     else if (key == "dynamic")
       scheme.static_activations = !value.as_bool();
     else if (key == "group_size")

@@ -5,23 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
-#include "export/convert.h"
 #include "export/gguf/gguf_file.h"
+#include "export/gguf/family_limits.h"
 #include "export/gguf/gguf_rope.h"
-#include "export/gguf/tensor_source.h"
-#include "export/output/published_output.h"
-#include "io/digest_cache.h"
 #include "io/gguf_rows.h"
 #include "model/gguf/gguf_fields.h"
 #include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
-#include "model/open_checkpoint.h"
 #include "model/rope.h"
-#include "tests/support/failing_io.h"
-#include "tests/support/killing_io.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/unit/export/gguf_fixture.h"
 #include "tests/unit/io/hostile_bytes.h"
 #include "tokenizer/tokenizer.h"
 
@@ -29,39 +22,10 @@ namespace llmq {
 namespace {
 
 using testing::expect_refusal;
-using testing::FailingIo;
+using testing::golden_model;
+using testing::kTinystories;
 using testing::TemporaryDirectory;
-
-const Path kTinystories = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
-
-// SentencePiece's kind of BPE over a few letters.
-constexpr const char* kTokenizer =
-    R"({"version": "1.0", "added_tokens": [{"id": 0, "content": "<unk>", "special": true}],
-  "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, "pre_tokenizer": null, "post_processor": null,
-  "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
-  "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
-            "vocab": {"<unk>": 0, "<0x41>": 1, "a": 2, "b": 3, "ab": 4, "\u2581": 5, "ba": 6, "aba": 7, "bab": 8},
-            "merges": ["b a", "a b", "a ba", "b ab"]}})";
-
-// A golden model (random weights of one family) with that tokenizer.
-std::string golden_model(const TemporaryDirectory& directory, const std::string& name) {
-  const Path from = Path(LLMQ_SOURCE_DIR) / "tests/golden/models" / name / "model", to = directory / name;
-  std::filesystem::create_directory(to);
-  for (const char* file : {"config.json", "model.safetensors"})
-    std::filesystem::copy_file(from / file, to / file);
-  write_text_atomically(system_io(), to / "tokenizer.json", kTokenizer);
-  return to.string();
-}
-
-ConvertReport to_gguf(Io& io, const std::string& source, const Path& destination, const std::string& dtype) {
-  ConvertRequest request;
-  request.source = source;
-  request.target.directory = destination;
-  request.to = "gguf";
-  request.dtype = dtype;
-  request.threads = 1;
-  return convert(io, open_checkpoint(io, request.source), request);
-}
+using testing::to_gguf;
 
 std::vector<float> values(const Checkpoint& checkpoint, const std::string& name) {
   return checkpoint.read_float32(checkpoint.at(name));
@@ -118,6 +82,12 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
             << linear.module;
       }
     }
+  for (const BlockSpec& block : spec.blocks) {
+    for (const NormSpec& norm : block.norms)
+      EXPECT_EQ(values(after, norm.gain.tensor), values(before, norm.gain.tensor)) << norm.gain.tensor;
+    for (const MixerTensor& tensor : block.tensors)
+      EXPECT_EQ(values(after, tensor.place.tensor), values(before, tensor.place.tensor));
+  }
   EXPECT_EQ(values(after, spec.final_norm.gain.tensor), values(before, spec.final_norm.gain.tensor));
   EXPECT_EQ(values(after, "model.embed_tokens.weight"), values(before, spec.embedding.tensor));
   EXPECT_EQ(values(after, read.head), values(before, spec.head));
@@ -128,7 +98,9 @@ INSTANTIATE_TEST_SUITE_P(Families, GgufRoundTrip,
                                            "llama-tied-head-only", "mistral-window", "mistral-head-dim",
                                            "qwen2-yarn", "qwen3", "phi3-longrope", "phi3-window", "olmo2",
                                            "granite", "granite-biases", "seed_oss", "qwen3_moe", "qwen2_moe",
-                                           "mixtral", "olmoe", "granitemoe", "granitemoe-biases"),
+                                           "mixtral", "olmoe", "granitemoe", "granitemoe-biases", "gpt_oss",
+                                           "gpt_oss-transformers4", "gpt_oss-mxfp4", "minimax_m2",
+                                           "minimax_m2-published"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -353,148 +325,6 @@ TEST(GgufFile, HalfTypesRoundAndKeepNormsWhole) {
   for (const GgufTensor& tensor : file.header.tensors)
     EXPECT_EQ(tensor.dtype, tensor.shape.rank() == 1 ? DType::kF32 : DType::kF16) << tensor.name;
   EXPECT_EQ(file.header.integer("general.file_type"), 1);
-}
-
-TEST(GgufFile, AGgufWrittenAgainKeepsItsKeysAndTensors) {
-  TemporaryDirectory directory;
-  to_gguf(system_io(), kTinystories.string(), directory / "a.gguf", "f32");
-  to_gguf(system_io(), (directory / "a.gguf").string(), directory / "b.gguf", "f32");
-  EXPECT_EQ(directory.read("a.gguf"), directory.read("b.gguf"));
-  to_gguf(system_io(), (directory / "a.gguf").string(), directory / "c.gguf", "bf16");
-  to_gguf(system_io(), kTinystories.string(), directory / "d.gguf", "bf16");
-  EXPECT_EQ(directory.read("c.gguf"), directory.read("d.gguf"));
-}
-
-TEST(GgufFile, ReplacesOnlyAnotherGgufAndOnlyWhenAsked) {
-  TemporaryDirectory directory;
-  const auto check = [&](const Path& path, bool overwrite) {
-    check_gguf_destination(system_io(), {path, overwrite}, kTinystories);
-  };
-  write_text_atomically(system_io(), directory / "text.gguf", "some text");
-  to_gguf(system_io(), kTinystories.string(), directory / "a.gguf", "f16");
-  EXPECT_NO_THROW(check(directory / "new.gguf", false));
-  EXPECT_NO_THROW(check(directory / "a.gguf", true));
-  expect_refusal(ErrorKind::kUsage, "--overwrite", [&] { check(directory / "a.gguf", false); });
-  expect_refusal(ErrorKind::kUsage, "no GGUF", [&] { check(directory / "text.gguf", true); });
-  expect_refusal(ErrorKind::kUsage, ".gguf", [&] { check(directory / "model", false); });
-  expect_refusal(ErrorKind::kUsage, "that is read", [&] {
-    check_gguf_destination(system_io(), {directory / "a.gguf", true}, directory / "a.gguf");
-  });
-}
-
-TEST(GgufFile, AFailingDiskLeavesNothingUnderItsName) {
-  TemporaryDirectory directory;
-  const std::string source = golden_model(directory, "qwen3");
-  for (int call = 0;; ++call) {
-    FailingIo io(call);
-    const Path target = directory / "m.gguf";
-    try {
-      to_gguf(io, source, target, "bf16");
-      EXPECT_GT(call, 30);
-      break;
-    } catch (const Error&) {
-      if (system_io().exists(
-              target)) {  // only what follows the rename may fail with the file in place: then it is whole
-        EXPECT_NO_THROW(open_gguf(system_io(), target));
-        system_io().remove(target);
-      }
-      for (const std::string& name : system_io().list(directory.path()))
-        EXPECT_EQ(name.find("partial"), std::string::npos);
-    }
-  }
-}
-
-// A journalled file with its documents, as llmq quantize writes it; the blocks taken up.
-std::int64_t quantize_small(Io& io, const Path& target, const std::string& job = "one") {
-  const Checkpoint checkpoint = open_checkpoint(io, kTinystories.string());
-  const ModelSpec spec = ModelSpec::read(checkpoint);
-  GgufRequest request;
-  request.target = {target, true};
-  request.target.job = Json::object({{"job", job}});
-  request.target.single_file = true;
-  request.name = "m";
-  request.file_type = find_gguf_file_type("q8_0");
-  request.weighted = true;
-  if (const auto found =
-          find_unchanged(io, request.target, [&](const Path& path) { return file_sha256(io, path); }))
-    return -1;
-  GgufOutput output(io, checkpoint, spec, request);
-  if (!output.importance()) {
-    Imatrix imatrix;
-    imatrix.entries["blk.0.attn_q.weight"] = {std::vector<float>(128, 2.0f), {1.0f}};
-    output.keep_importance(imatrix);
-  }
-  ThreadPool pool(1);
-  const GgufWritten written = output.write(&*output.importance(), pool);
-  const Json report =
-      Json::object({{"schema", kReportSchema}, {"job", request.target.job}, {"digest", written.digest}});
-  output.publish(written, report.dump(), [](const std::vector<NamedDigest>&) { return "{}"; });
-  return output.resumed_blocks();
-}
-
-TEST(GgufOutput, KilledAtEveryCallItEndsWithTheSameBytes) {
-  const TemporaryDirectory models;
-  quantize_small(system_io(), models / "m.gguf");
-  const std::string whole = models.read("m.gguf");
-  std::int64_t most_resumed = 0;
-  for (int k = 0;; ++k) {
-    SCOPED_TRACE(fmt::format("killed at call {}", k));
-    const TemporaryDirectory disk;
-    const Path target = disk / "m.gguf";
-    const bool survived = testing::survives([&] {
-      testing::KillingIo io(k);
-      quantize_small(io, target);
-    });
-    if (system_io().exists(target)) {
-      EXPECT_EQ(disk.read("m.gguf"), whole) << "whole or absent";
-    }
-    settle_publication(system_io(), [&] {
-      OutputTarget settled{target, true};
-      settled.job = Json::object({{"job", "one"}});
-      settled.single_file = true;
-      return settled;
-    }());
-    most_resumed = std::max(most_resumed, quantize_small(system_io(), target));
-    EXPECT_EQ(disk.read("m.gguf"), whole);
-    EXPECT_EQ(system_io().list(disk.path()),
-              (std::vector<std::string>{"m.gguf", "m.gguf.manifest.json", "m.gguf.report.json"}));
-    if (survived) {
-      EXPECT_GT(k, 40);
-      break;
-    }
-    if (HasFailure()) return;
-  }
-  EXPECT_GT(most_resumed, 2) << "the importance and both blocks";
-}
-
-TEST(GgufOutput, ADamagedBlockIsDoneAgainAndAnotherJobIsTold) {
-  const TemporaryDirectory disk;
-  quantize_small(system_io(), disk / "whole.gguf");
-  class Stops final : public testing::InterceptedIo {
-   public:
-    Stops() : InterceptedIo(system_io()) {}
-
-   private:
-    void before(const char* operation, const Path& path) override {
-      if (std::string_view(operation) == "write" && path.filename() == "journal" && ++records_ == 5)
-        fail(ErrorKind::kIo, "no room");
-    }
-    int records_ = 0;
-  } io;
-  EXPECT_THROW(quantize_small(io, disk / "m.gguf"), Error);
-  expect_refusal(ErrorKind::kUsage, "--restart",
-                 [&] { quantize_small(system_io(), disk / "m.gguf", "another"); });
-  {
-    const Path made = disk / "m.gguf.unfinished/files/m.gguf";
-    const GgufFile file = open_gguf(system_io(), made);
-    std::uint64_t offset = 0;
-    for (const GgufTensor& tensor : file.header.tensors)
-      if (tensor.name == "blk.0.attn_q.weight") offset = tensor.offset;
-    const std::byte flipped{0x5a};
-    system_io().open_to_write(made)->write_at(offset + 3, {&flipped, 1});
-  }
-  EXPECT_LE(quantize_small(system_io(), disk / "m.gguf"), 2) << "what lies before the damaged block";
-  EXPECT_EQ(disk.read("m.gguf"), disk.read("whole.gguf"));
 }
 
 // Row 1 of a head of 4 is the second half's first in Hugging Face's order.

@@ -229,14 +229,17 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
   expect_refusal(
       ErrorKind::kUnsupported,
-      "llama, qwen2, qwen3, phi3, olmo2, seed_oss, qwen3moe, qwen2moe, olmoe, granite and granitemoe are",
+      "llama, qwen2, qwen3, phi3, olmo2, seed_oss, qwen3moe, qwen2moe, olmoe, granite, granitemoe, gemma3, "
+      "gemma2, gpt-oss and minimax-m2 are",
       [&] { read(unknown); });
   GgufBytes windowed = small_gguf("qwen2");
   windowed.u32("qwen2.attention.sliding_window", 32);
-  expect_refusal(ErrorKind::kUnsupported, "read for llama and phi3 only", [&] { read(windowed); });
+  expect_refusal(ErrorKind::kUnsupported, "read for llama, phi3, gemma3, gemma2 and gpt-oss only",
+                 [&] { read(windowed); });
   GgufBytes third = small_gguf("olmo2");  // OLMo 3 has the same architecture there
   third.u32("olmo2.attention.sliding_window", 32);
-  expect_refusal(ErrorKind::kUnsupported, "read for llama and phi3 only", [&] { read(third); });
+  expect_refusal(ErrorKind::kUnsupported, "read for llama, phi3, gemma3, gemma2 and gpt-oss only",
+                 [&] { read(third); });
   GgufBytes nothing;
   expect_refusal(ErrorKind::kBadInput, "general.architecture", [&] { read(nothing); });
 }

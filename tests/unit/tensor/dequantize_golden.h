@@ -85,6 +85,10 @@ inline constexpr DequantizeGolden kDequantizeGoldens[] = {
      "1a4aadbc574a84f78f98820d12e0c343fad85c060e2cdc332f762dbe68a604c0cae87097",
      0xcd69e1d7b73125e4ull,
      {0x3ef73000u, 0xbf07f400u, 0x3f81c600u, 0xbede7800u}},
+    {DType::kMXFP4,
+     "78983afadf3170802c94533b9be2118ac8019fc4d5a6c822b54b004ea3596f4eabab",
+     0x7681598a2f3af565ull,
+     {0x00000000u, 0xbc000000u, 0xbc000000u, 0xbd400000u}},
 };
 
 }  // namespace llmq

@@ -50,6 +50,19 @@ TEST(GgmlQuantize, RefusesWhatTheTypeCannotHold) {
   EXPECT_TRUE(quantized(DType::kF16, {}, 2).empty());
 }
 
+// Of x[i] = ((37 i) mod 101 - 50) / 32, as gguf 0.19 rounds them (gguf.quants.quantize).
+TEST(GgmlQuantize, Mxfp4IsGgmls) {
+  std::vector<float> row;
+  for (int i = 0; i < 256; ++i) row.push_back(static_cast<float>(37 * i % 101 - 50) / 32);
+  const std::vector<std::byte> bytes = quantized(DType::kMXFP4, row, 256);
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::byte byte : bytes) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
+  EXPECT_EQ(bytes.size(), 136u);
+  EXPECT_EQ(hash, 0x8173dbd35e2385f3u);
+  EXPECT_EQ(quantized(DType::kMXFP4, std::vector<float>(32), 32), std::vector<std::byte>(17));
+  EXPECT_THROW(quantized(DType::kMXFP4, std::vector<float>(32, INFINITY), 32), Error);
+}
+
 const DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
                              DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 

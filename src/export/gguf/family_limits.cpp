@@ -1,0 +1,140 @@
+#include "export/gguf/family_limits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "base/error.h"
+#include "export/gguf/gguf_rope.h"
+
+namespace llmq {
+namespace {
+
+[[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
+  fail(ErrorKind::kUnsupported,
+       {std::move(message), file, std::move(where), "keep the model in safetensors"});
+}
+
+bool computes(const ModelSpec& spec, Activation activation) {
+  return std::all_of(spec.blocks.begin(), spec.blocks.end(), [&](const BlockSpec& block) {
+    const MlpSpec* const mlp = block.mlp();
+    const MixtureSpec* const mixture = block.mixture();
+    return (mlp == nullptr || mlp->activation == activation) &&
+           (mixture == nullptr || mixture->activation == activation);
+  });
+}
+
+// llama.cpp knows by the architecture which blocks have one.
+void check_windows(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  const std::int64_t window = spec.blocks.front().pages.window;
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    const std::int64_t own = spec.blocks[i].pages.window;
+    if (own != 0 && family.window == GgufWindow::kNone)
+      refuse(file, "sliding_window",
+             fmt::format("GGUF's {} models have no sliding windows", family.architecture));
+    const auto every = static_cast<std::size_t>(family.full_attention_every);
+    if (every != 0 && own != ((i + 1) % every == 0 ? 0 : window))
+      refuse(file, "layer_types",
+             fmt::format(
+                 "GGUF's {} models have full attention in every {}th block, and one window in all others",
+                 family.architecture, every));
+  }
+}
+
+// One; or a plain one for blocks with a window beside that of all others.
+void check_ropes(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  const bool two = family.has(GgufKey::kWindowFrequencyBase);
+  if (spec.ropes.size() != (two ? 2u : 1u))
+    refuse(file, "rope_parameters",
+           fmt::format("GGUF has a place for {} of a {} model, which has {}", two ? "two ropes" : "one rope",
+                       family.architecture, spec.ropes.size()));
+  if (!family.has(GgufKey::kFrequencyBase) && spec.ropes.front().theta != 10000)
+    refuse(file, "rope_theta",
+           fmt::format("is {}, and GGUF's {} models have no place for it", spec.ropes.front().theta,
+                       family.architecture));
+  const bool scaled = !family.has(GgufKey::kRopeScaling) && family.scaling == GgufScaling::kKeys;
+  if ((scaled && spec.ropes.front().kind != RopeKind::kDefault) ||
+      (two && spec.ropes.back().kind != RopeKind::kDefault))
+    refuse(file, "rope_scaling", fmt::format("GGUF's {} models have no place for it", family.architecture));
+}
+
+void check_what_no_key_says(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  const std::string_view name = family.architecture;
+  const AttentionSpec* const attention = spec.blocks.front().attention();
+  if (spec.final_norm.offset != family.norm_shift)
+    refuse(file, "model_type", fmt::format("GGUF's {} models have other norms", name));
+  if (family.tied_and_scaled && !spec.tied_head)
+    refuse(file, "tie_word_embeddings",
+           fmt::format("is false, and GGUF's {} models have no head of their own", name));
+  if (family.tied_and_scaled &&
+      std::abs(spec.embedding.scale / std::sqrt(static_cast<float>(spec.hidden_size)) - 1) > 0.01f)
+    refuse(file, "hidden_size", fmt::format("llama.cpp's {} scales the embedding by its root", name));
+  if (attention == nullptr) return;
+  if ((attention->softcap != 0 && !family.has(GgufKey::kAttentionSoftcap)) ||
+      (spec.logit_softcap != 0 && !family.has(GgufKey::kLogitSoftcap)))
+    refuse(file, "softcap", fmt::format("GGUF's {} models have no softcap", name));
+  if (family.query_scalar == nullptr) return;
+  const auto by = static_cast<float>(
+      family.query_scalar(std::ssize(spec.blocks), spec.hidden_size, attention->heads, attention->head_dim));
+  if (std::abs(attention->scale * std::sqrt(by) - 1) > 1e-5f)
+    refuse(file, "query_pre_attn_scalar",
+           fmt::format("llama.cpp's {} takes {} for it in a model of this size", name, by));
+}
+
+// Sizes of heads that the file does not tell are taken from the hidden size.
+void check_heads(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  const AttentionSpec* const attention = spec.blocks.front().attention();
+  const bool told = family.has(GgufKey::kKeyLength) || family.has(GgufKey::kUnusualKeyLength);
+  if (attention != nullptr && !told && attention->inner_width() != spec.hidden_size)
+    refuse(file, "head_dim",
+           fmt::format("GGUF's {} models have heads that make up the hidden size {}, not {}",
+                       family.architecture, spec.hidden_size, attention->inner_width()));
+}
+
+// llama.cpp knows by the architecture which blocks have experts, and what their weights sum to.
+void check_experts(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  for (const BlockSpec& block : spec.blocks) {
+    const MixtureSpec* const mixture = block.mixture();
+    const std::string_view name = family.architecture;
+    if ((mixture != nullptr) != (family.experts != GgufExperts::kNone))
+      refuse(file, block.prefix, fmt::format("GGUF's {} models have experts in every block", name));
+    if (mixture == nullptr) continue;
+    if (mixture->score != family.score || mixture->groups != 1 || mixture->weight_scale != 1)
+      refuse(file, block.prefix, fmt::format("llama.cpp's {} scores experts in another way", name));
+    if (const bool sums = family.experts == GgufExperts::kSumToOne; mixture->normalized != sums)
+      refuse(file, "norm_topk_prob",
+             fmt::format("llama.cpp's {} {} the weights of a row's experts by their sum", name,
+                         sums ? "always divides" : "never divides"));
+  }
+}
+
+}  // namespace
+
+const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& file) {
+  const GgufFamily* const family = gguf_family(spec.family);
+  if (family == nullptr)
+    refuse(file, "model_type", fmt::format("models of family {} are not written as GGUF", spec.family));
+  const std::string_view name = family->architecture;
+  if (!computes(spec, family->activation))
+    refuse(file, "hidden_act", fmt::format("GGUF's {} models compute another activation", name));
+  check_ropes(spec, *family, file);
+  check_what_no_key_says(spec, *family, file);
+  if (auto [where, why] = refused_gguf_rope(gguf_rope(spec), *family); !why.empty())
+    refuse(file, std::move(where), std::move(why));
+  check_heads(spec, *family, file);
+  check_experts(spec, *family, file);
+  check_windows(spec, *family, file);
+  for (const BlockSpec& block : spec.blocks) {
+    const AttentionSpec* const attention = block.attention();
+    for (const LinearSpec& linear : block.linears) {
+      const bool reader = attention != nullptr && linear.site == attention->input;
+      if (linear.has_bias() && !reader && !family->output_biases)
+        refuse(file, linear.bias.tensor, fmt::format("llama.cpp's {} has no place for this bias", name));
+    }
+  }
+  return *family;
+}
+
+}  // namespace llmq

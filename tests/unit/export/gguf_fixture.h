@@ -1,0 +1,45 @@
+// Small models, written as GGUF as `llmq convert` does.
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "base/io.h"
+#include "export/convert.h"
+#include "model/open_checkpoint.h"
+#include "tests/support/temporary_directory.h"
+
+namespace llmq::testing {
+
+inline const Path kTinystories = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
+
+// SentencePiece's kind of BPE over a few letters.
+inline constexpr const char* kFewLetters =
+    R"({"version": "1.0", "added_tokens": [{"id": 0, "content": "<unk>", "special": true}],
+  "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, "pre_tokenizer": null, "post_processor": null,
+  "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+  "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+            "vocab": {"<unk>": 0, "<0x41>": 1, "a": 2, "b": 3, "ab": 4, "\u2581": 5, "ba": 6, "aba": 7, "bab": 8},
+            "merges": ["b a", "a b", "a ba", "b ab"]}})";
+
+// A golden model (random weights of one family) with that tokenizer.
+inline std::string golden_model(const TemporaryDirectory& directory, const std::string& name) {
+  const Path from = Path(LLMQ_SOURCE_DIR) / "tests/golden/models" / name / "model", to = directory / name;
+  std::filesystem::create_directory(to);
+  for (const char* file : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(from / file, to / file);
+  write_text_atomically(system_io(), to / "tokenizer.json", kFewLetters);
+  return to.string();
+}
+
+inline ConvertReport to_gguf(Io& io, const std::string& source, const Path& destination,
+                             const std::string& dtype) {
+  ConvertRequest request;
+  request.source = source;
+  request.target.directory = destination;
+  request.to = "gguf";
+  request.dtype = dtype;
+  request.threads = 1;
+  return convert(io, open_checkpoint(io, request.source), request);
+}
+
+}  // namespace llmq::testing
