@@ -1,6 +1,6 @@
 // What a program without kernels of its own for codes would do, to compare with: 4-bit codes that are
-// dequantized in every call and multiplied by the library that calibration uses (device/cuda/dense/cublaslt.h).
-// For benchmarks only.
+// dequantized in every call and multiplied by the library that calibration uses
+// (device/cuda/dense/cublaslt.h). For benchmarks only.
 #pragma once
 #include <memory>
 

@@ -106,14 +106,14 @@ void check(cublasStatus_t status, const char* call, const Sizes& s) {
        "{} failed for a product {} x {} x {}: {}", call, s.width, s.height, s.depth, cublaslt().name(status));
 }
 
-struct DestroyOfProducts {
+struct CublasltDestroy {
   void operator()(cublasLtHandle_t handle) const { cublaslt().destroy(handle); }
   void operator()(cublasLtMatmulDesc_t product) const { cublaslt().destroy_product(product); }
   void operator()(cublasLtMatrixLayout_t layout) const { cublaslt().destroy_layout(layout); }
   void operator()(cublasLtMatmulPreference_t preference) const { cublaslt().destroy_preference(preference); }
 };
 template <class Pointer>
-using Owned = std::unique_ptr<std::remove_pointer_t<Pointer>, DestroyOfProducts>;
+using Owned = std::unique_ptr<std::remove_pointer_t<Pointer>, CublasltDestroy>;
 
 // What the library is told of one shape.
 struct Description {
