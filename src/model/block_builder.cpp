@@ -5,12 +5,20 @@
 namespace llmq {
 
 PagesSpec pages_of(const AttentionSpec& attention) {
+  if (attention.shared_pages) return {};
   return {attention.kv_heads, attention.head_dim, attention.window};
 }
 
 NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t width, bool bias) {
   like.gain = {block_.prefix + "." + name + ".weight"};
   if (bias && like.kind == NormSpec::Kind::kLayer) like.bias = {block_.prefix + "." + name + ".bias"};
+  like.width = width;
+  block_.norms.push_back(std::move(like));
+  return static_cast<NormId>(block_.norms.size() - 1);
+}
+
+NormId BlockBuilder::norm_of(TensorPlace gain, NormSpec like, std::int64_t width) {
+  like.gain = std::move(gain);
   like.width = width;
   block_.norms.push_back(std::move(like));
   return static_cast<NormId>(block_.norms.size() - 1);
@@ -55,7 +63,8 @@ LinearId BlockBuilder::linear(const std::string& name, SiteId site, std::initial
 
 void BlockBuilder::attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after) {
   if (before) producer(mixer.input, NormGain{*before});
-  producer(mixer.inner, LinearRows{mixer.value, mixer.heads / mixer.kv_heads, mixer.head_dim});
+  if (!mixer.value_norm && !mixer.shared_pages)
+    producer(mixer.inner, LinearRows{mixer.value, mixer.heads / mixer.kv_heads, mixer.head_dim});
   block_.pages = pages_of(mixer);
   block_.sublayers.push_back({before, mixer, {}, after, {mixer.input, mixer.inner}});
 }
@@ -83,6 +92,11 @@ void BlockBuilder::side_by_side(NormId before, AttentionSpec attention, MlpSpec 
   both.sites.push_back(std::get<MlpSpec>(*both.beside).inner);
 }
 
+// Of its inner site a factor is looked up, and what the gate gives passes a curve.
+void BlockBuilder::embedded(EmbeddedSpec mixer, std::optional<NormId> after) {
+  block_.sublayers.push_back({{}, mixer, {}, after, {mixer.input, mixer.inner}});
+}
+
 // Nothing makes its inner site that could be divided: the gain of the norm before it is one for all heads.
 void BlockBuilder::delta(NormId before, DeltaSpec mixer) {
   producer(mixer.input, NormGain{before});
@@ -90,10 +104,11 @@ void BlockBuilder::delta(NormId before, DeltaSpec mixer) {
 }
 
 // SmoothQuant's scales cost mixtures more than they give (docs/adr/0020-mixture-of-experts.md).
-void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer) {
+void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer, std::optional<NormId> after) {
   if (before) producer(mixer.input, NormGain{*before});
   at(mixer.input).smoothed = false;
-  SublayerSpec part{before, {}, {}, {}, {mixer.input}};
+  SublayerSpec part{before, {}, {}, after, {mixer.input}};
+  if (mixer.router_norm) part.sites.push_back(at(mixer.router).site);
   const auto add = [&](const ExpertSpec& expert) {
     if (passes_scales(true, mixer.activation)) producer(expert.inner, LinearRows{expert.up});
     at(expert.inner).smoothed = false;
@@ -103,6 +118,11 @@ void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer) {
   if (mixer.shared) add(*mixer.shared);
   part.mixer = std::move(mixer);
   block_.sublayers.push_back(std::move(part));
+}
+
+void BlockBuilder::join_last_two(NormId norm) {
+  block_.sublayers.rbegin()[1].joins_next = true;
+  block_.sublayers.back().joint = norm;
 }
 
 }  // namespace llmq

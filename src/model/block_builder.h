@@ -20,6 +20,8 @@ class BlockBuilder {
   // `name` below the block's prefix: tensors "<prefix>.<name>.weight" and, with `bias`, ".bias" (of a norm:
   // where its kind has one).
   NormId norm(const std::string& name, NormSpec like, std::int64_t width, bool bias = true);
+  NormId norm_of(TensorPlace gain, NormSpec like,
+                 std::int64_t width);  // without a bias; perhaps without a gain
   TensorId tensor(const std::string& name, Shape shape, bool transposed = false);  // "<prefix>.<name>"
   TensorId host_tensor(const std::string& name, Shape shape);
   TensorId tensor_of_heads(const std::string& name, std::int64_t heads);
@@ -34,7 +36,12 @@ class BlockBuilder {
   void attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after = {});
   void mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after = {});
   void delta(NormId before, DeltaSpec mixer);
-  void mixture(std::optional<NormId> before, MixtureSpec mixer);
+  void embedded(EmbeddedSpec mixer, std::optional<NormId> after);  // of the residual stream as it is
+  void mixture(std::optional<NormId> before, MixtureSpec mixer, std::optional<NormId> after = {});
+  // What the last two sublayers give is added up, and h grows by `norm` of the sum.
+  void join_last_two(NormId norm);
+  // h is multiplied by one number behind the last sublayer.
+  void scale_stream(TensorId factor) { block_.sublayers.back().factor = factor; }
   // Both read before(h), one site, and h grows by what each of them gives.
   void side_by_side(NormId before, AttentionSpec attention, MlpSpec mlp);
   // Whatever a recipe says, it stays dense.

@@ -42,6 +42,7 @@ std::optional<LinearId> output_of(const MixerSpec& mixer) {
   if (const auto* attention = std::get_if<AttentionSpec>(&mixer)) return attention->output;
   if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return mlp->output;
   if (const auto* delta = std::get_if<DeltaSpec>(&mixer)) return delta->output;
+  if (const auto* embedded = std::get_if<EmbeddedSpec>(&mixer)) return embedded->output;
   return std::nullopt;
 }
 
@@ -72,6 +73,7 @@ const AttentionSpec* BlockSpec::attention() const { return first_mixer<Attention
 const MlpSpec* BlockSpec::mlp() const { return first_mixer<MlpSpec>(*this); }
 const MixtureSpec* BlockSpec::mixture() const { return first_mixer<MixtureSpec>(*this); }
 const DeltaSpec* BlockSpec::delta() const { return first_mixer<DeltaSpec>(*this); }
+const EmbeddedSpec* BlockSpec::embedded() const { return first_mixer<EmbeddedSpec>(*this); }
 
 double BlockSpec::share_read(LinearId id, std::int64_t rows) const {
   const MixtureSpec* const spec = mixture();

@@ -2,9 +2,10 @@
 //
 //   block      sublayers, one after another, each of which adds to the residual stream h
 //   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both; perhaps a
-//              second mixer of the same before(h), whose share is added behind
-//   mixer      attention, a gated delta net, an MLP or a mixture of experts: it names its linears and its
-//              sites
+//              second mixer of the same before(h), whose share is added behind; or what it gives joins that
+//              of the next sublayer, and one norm goes over the sum of both before h grows
+//   mixer      attention, a gated delta net, an MLP, a mixture of experts or an embedding of the block's own:
+//              it names its linears and its sites
 //   site       a distinct input of linears: who reads it, and what it is made of
 //
 // Outside model/mixers/ nobody asks what kind a mixer is, and outside model/families/ nobody names a linear:
@@ -80,7 +81,7 @@ struct NormSpec {
     kLayer  // (x - mean(x)) / sqrt(var(x) + eps) * gain + bias
   };
   Kind kind = Kind::kRms;
-  TensorPlace gain, bias;
+  TensorPlace gain, bias;  // without a gain it multiplies by 1
   std::int64_t width = 0;
   float eps = 1e-6f;
   float offset = 0;  // x is multiplied by offset + what is stored
@@ -144,7 +145,13 @@ struct AttentionSpec {
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.
   std::optional<NormId> query_norm, key_norm;
+  std::optional<NormId> value_norm;  // over each head of v: no scale of a row passes it
+  // Of a block that reads the pages of an earlier one and leaves none: it has no key, no value and no norm
+  // of either.
+  std::optional<std::size_t> shared_pages;
   bool gated = false;  // `query` has a query and a gate for each head; sigmoid(gate) multiplies what it gives
+  // What k_proj gives is the value, too, before the norms of both and before rope.
+  bool value_is_key() const { return value.linear == key.linear && value.part == key.part; }
   std::int64_t inner_width() const { return std::int64_t{heads} * head_dim; }
   std::int64_t query_rows() const { return inner_width() * (gated ? 2 : 1); }
   // FP32 of a row while it passes: q, k and v, with gates and what they multiply.
@@ -210,6 +217,8 @@ enum class RouterScore : std::uint8_t { kSoftmax, kSigmoid };
 struct MixtureSpec {
   SiteId input{};
   LinearId router{};
+  // The router reads this norm of the residual stream, a site of its own, and not what the experts read.
+  std::optional<NormId> router_norm;
   std::vector<ExpertSpec> experts;
   int top_k = 0;
   RouterScore score = RouterScore::kSoftmax;
@@ -217,9 +226,10 @@ struct MixtureSpec {
   // Experts are chosen among those of the kept_groups groups of the greatest two scores; groups are equally
   // many experts each, one behind another.
   int groups = 1, kept_groups = 1;
-  bool normalized = false;  // the weights of a row's experts are divided by their sum
-  double weight_scale = 1;  // of the weights, then
-  std::int64_t width = 0;   // of each of the experts
+  bool normalized = false;                // the weights of a row's experts are divided by their sum
+  double weight_scale = 1;                // of the weights, then
+  std::optional<TensorId> expert_scales;  // of the weights by their expert, at last
+  std::int64_t width = 0;                 // of each of the experts
   std::optional<ExpertSpec> shared;
   std::optional<LinearId> shared_gate;
   std::int64_t shared_width = 0;
@@ -235,7 +245,20 @@ struct MixtureSpec {
   }
 };
 
-using MixerSpec = std::variant<AttentionSpec, MlpSpec, MixtureSpec, DeltaSpec>;
+// inner = act(gate(x)) * e, where e is what the block has of an embedding of all blocks
+// (ModelSpec::block_embedding).
+struct EmbeddedSpec {
+  SiteId input{}, inner{};
+  Part gate;
+  LinearId output{};
+  std::int64_t block = 0;  // whose columns of it
+  std::int64_t width = 0;
+  Activation activation = Activation::kSilu;
+  std::int64_t inner_width() const { return width; }
+  std::int64_t row_floats() const { return width; }
+};
+
+using MixerSpec = std::variant<AttentionSpec, MlpSpec, MixtureSpec, DeltaSpec, EmbeddedSpec>;
 
 struct SublayerSpec {
   std::optional<NormId> before;  // none: the mixer reads the residual stream as it is
@@ -244,6 +267,10 @@ struct SublayerSpec {
   std::optional<NormId> after;      // of the mixer's output
   std::vector<SiteId> sites;        // in the order in which they arise
   float residual_scale = 1;         // of what is added to the residual stream
+  // What it gives is not added to the residual stream but to what the next sublayer gives, which runs it.
+  bool joins_next = false;
+  std::optional<NormId> joint = {};     // of that sum, in the sublayer that is joined
+  std::optional<TensorId> factor = {};  // one number, by which the residual stream is multiplied behind it
   // FP32 of a row while it passes whichever mixer takes more.
   std::int64_t row_floats() const;
   // Whether rows see those before them: by way of pages, or by a state.
@@ -287,6 +314,7 @@ struct BlockSpec {
   const MlpSpec* mlp() const;
   const MixtureSpec* mixture() const;
   const DeltaSpec* delta() const;
+  const EmbeddedSpec* embedded() const;
   // The share of a linear's weight that a step of so many rows reads, on the average over those like it, at
   // most: all of it, but for experts, of which no more are asked for than the rows have together.
   double share_read(LinearId id, std::int64_t rows) const;

@@ -179,6 +179,7 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
                       std::span<const float> bias) {
   std::vector<float> factor(gain.begin(), gain.end());
   for (float& value : factor) value = norm.multiplier(value);
+  if (gain.empty()) factor.assign(static_cast<std::size_t>(norm.width), norm.scaled(1));
   std::vector<float> shift(bias.begin(), bias.end());
   for (float& value : shift) value = norm.scaled(value);
   return {upload_values(backend, factor), shift.empty() ? Buffer() : upload_values(backend, shift)};
@@ -189,7 +190,8 @@ namespace {
 // Read once for all members, each of which has the whole of it.
 std::vector<NormWeights> load_norms(std::span<Backend* const> members, const LinearSource& source,
                                     const NormSpec& norm, bool allow_nonfinite) {
-  const std::vector<float> gain = source.tensor(norm.gain.tensor, allow_nonfinite);
+  std::vector<float> gain;
+  if (norm.gain.exists()) gain = source.tensor(norm.gain.tensor, allow_nonfinite);
   std::vector<float> bias;
   if (norm.bias.exists()) bias = source.tensor(norm.bias.tensor, allow_nonfinite);
   std::vector<NormWeights> norms;

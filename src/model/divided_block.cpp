@@ -40,6 +40,10 @@ void add_divided(const BlockSpec&, const DeltaSpec&, std::vector<Divided>& all) 
   all.emplace_back("gated delta net", 1);
 }
 
+void add_divided(const BlockSpec&, const EmbeddedSpec&, std::vector<Divided>& all) {
+  all.emplace_back("embedding of each block", 1);
+}
+
 void divide(AttentionSpec& attention, std::int64_t members) {
   attention.heads /= static_cast<int>(members);
   attention.kv_heads /= static_cast<int>(members);
@@ -47,6 +51,7 @@ void divide(AttentionSpec& attention, std::int64_t members) {
 void divide(MlpSpec& mlp, std::int64_t members) { mlp.width /= members; }
 void divide(MixtureSpec&, std::int64_t) {}
 void divide(DeltaSpec&, std::int64_t) {}
+void divide(EmbeddedSpec&, std::int64_t) {}
 
 std::vector<Divided> divided_parts(const ModelSpec& spec) {
   std::vector<Divided> all;

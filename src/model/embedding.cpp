@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/mixers/mixer.h"
 
 namespace llmq {
 namespace {
@@ -57,6 +58,28 @@ void embed_rows(Backend& backend, const EmbeddingSpec& spec, const TensorView& t
   const TensorView learned = buffer.view(DType::kF32, hidden.shape);
   backend.embed(learned, positions_table, rows);
   backend.add(hidden, learned, 1);
+}
+
+void embed_blocks(Backend& backend, Compute compute, const BlockEmbeddingSpec& spec,
+                  const BlockEmbeddingWeights& weights, std::span<const std::int32_t> tokens,
+                  const TensorView& hidden, const TensorView& embedded) {
+  const std::int64_t width = embedded.cols(), most = static_cast<std::int64_t>(kEmbeddedAtOnce);
+  for (std::int64_t first = 0; first < embedded.rows(); first += most) {
+    const std::int64_t count = std::min(most, embedded.rows() - first);
+    const TensorView h = hidden.row_slice(first, count), e = embedded.row_slice(first, count);
+    const DType dtype = activation_dtype(compute);
+    const Buffer rounded = backend.allocate(static_cast<std::size_t>(h.shape.elements()) *
+                                            static_cast<std::size_t>(element_bytes(dtype))),
+                 looked_up = backend.allocate(e.bytes());
+    const TensorView x = rounded.view(dtype, h.shape), rows = looked_up.view(DType::kF32, e.shape);
+    backend.convert(x, h);
+    backend.linear(e, x, weights.projection, {});
+    const TensorView shares(e.pointer, DType::kF32, {count * width / spec.width, spec.width}, e.device);
+    run_norm(backend, spec.norm, weights.norm, shares, shares);
+    backend.embed(rows, weights.table,
+                  tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    backend.add(e, rows, spec.scale);
+  }
 }
 
 void embed_samples(Backend& backend, const ModelSpec& spec, const Checkpoint& checkpoint,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "model/block_weights.h"
 #include "model/model_spec.h"
 
 namespace llmq {
@@ -14,6 +15,17 @@ namespace llmq {
 void embed_rows(Backend& backend, const EmbeddingSpec& spec, const TensorView& table,
                 const TensorView& positions_table, std::span<const std::int32_t> tokens,
                 std::span<const std::int32_t> positions, const TensorView& hidden);
+
+// What blocks multiply (ModelSpec::block_embedding), of `hidden` as it is before the first block: embedded
+// F32 [T, blocks * width].
+struct BlockEmbeddingWeights {
+  TensorView table;
+  const PreparedWeight& projection;
+  const NormWeights& norm;
+};
+void embed_blocks(Backend& backend, Compute compute, const BlockEmbeddingSpec& spec,
+                  const BlockEmbeddingWeights& weights, std::span<const std::int32_t> tokens,
+                  const TensorView& hidden, const TensorView& embedded);
 
 // By rows read from the checkpoint, for a pass that needs few of them: samples one behind another, each from
 // position 0 on.

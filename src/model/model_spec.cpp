@@ -59,6 +59,10 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
   check_tensors(checkpoint, file, spec);
   if (EmbeddingSpec& table = spec.embedding; table.scale_in_table_type)
     table.scale = stored_float(table.scale, checkpoint.at(table.tensor).view.dtype);
+  if (spec.block_embedding) {
+    BlockEmbeddingSpec& table = *spec.block_embedding;
+    table.scale *= stored_float(table.table_factor, checkpoint.at(table.table).view.dtype);
+  }
   return spec;
 }
 
@@ -69,9 +73,15 @@ bool CarriedSpec::carries(std::string_view name) const {
 }
 
 std::int64_t ModelSpec::parameters() const {
-  const auto of_norm = [](const NormSpec& norm) { return norm.width * (norm.bias.exists() ? 2 : 1); };
+  const auto of_norm = [](const NormSpec& norm) {
+    return norm.width * ((norm.gain.exists() ? 1 : 0) + (norm.bias.exists() ? 1 : 0));
+  };
   std::int64_t count = vocab_size * hidden_size * (tied_head ? 1 : 2) + of_norm(final_norm);
   if (!embedding.positions.empty()) count += (max_position + embedding.offset) * hidden_size;
+  if (block_embedding)
+    count += static_cast<std::int64_t>(blocks.size()) * block_embedding->width *
+                 (block_embedding->rows + hidden_size) +
+             of_norm(block_embedding->norm);
   for (const BlockSpec& block : blocks) {
     for (const NormSpec& norm : block.norms) count += of_norm(norm);
     for (const MixerTensor& tensor : block.tensors) count += tensor.shape.elements();
@@ -109,6 +119,12 @@ std::uint64_t ModelSpec::state_bytes() const {
   for (const BlockSpec& block : blocks)
     if (const DeltaSpec* const delta = block.delta()) bytes += delta->state_bytes();
   return bytes;
+}
+
+bool ModelSpec::shares_pages() const {
+  return std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& block) {
+    return block.attention() != nullptr && block.attention()->shared_pages;
+  });
 }
 
 std::int64_t ModelSpec::widest_page() const {

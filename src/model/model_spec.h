@@ -18,10 +18,11 @@
 
 namespace llmq {
 
-enum class RopeKind : std::uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
+enum class RopeKind : std::uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope, kProportional };
 struct RopeSpec {
   RopeKind kind = RopeKind::kDefault;
-  std::int64_t dims = 0;  // channels of a head that turn, 2 for each angle
+  std::int64_t dims = 0;    // channels of a head that turn, 2 for each angle
+  std::int64_t angles = 0;  // of kProportional: the first so many are not 0
   double theta = 10000;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
   double beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;  // 0: not given
@@ -40,6 +41,19 @@ struct EmbeddingSpec {
   std::int64_t offset = 0;
   float scale = 1;
   bool scale_in_table_type = false;  // `scale` is rounded to the type of the stored table
+};
+
+// Of each row a share for every block, beside the residual stream: e = scale * table[token] + norm(projection
+// of h), [blocks, width], where h is the residual stream before the first block. A block multiplies its share
+// (EmbeddedSpec).
+struct BlockEmbeddingSpec {
+  std::string table;       // [rows, blocks * width]
+  std::string projection;  // a module: weight [blocks * width, hidden_size], which stays dense
+  std::int64_t rows = 0, width = 0;
+  NormSpec norm;  // over what a block has of the projection
+  float scale = 1;
+  float table_factor = 1;  // in `scale` and rounded to the type of the stored table; the rest of it is not
+  std::string weight() const { return projection + ".weight"; }
 };
 
 // Modules that lie beside a decoder and go into every output as they are stored: a vision tower, blocks that
@@ -65,6 +79,7 @@ struct ModelSpec {
   std::vector<RopeSpec> ropes;  // that blocks use (AttentionSpec::rope); none where positions are embedded
   std::vector<BlockSpec> blocks;
   EmbeddingSpec embedding;
+  std::optional<BlockEmbeddingSpec> block_embedding;
   NormSpec final_norm;
   float logit_softcap = 0;              // 0: none; else logits are softcap * tanh(logits / softcap)
   std::string head_module = "lm_head";  // as the checkpoint names it
@@ -86,6 +101,7 @@ struct ModelSpec {
   std::set<std::string> never_quantized() const;
   // The most channels that the inner site of any sublayer has, and the widest page of any block.
   std::int64_t widest_inner() const;
+  bool shares_pages() const;         // whether a block reads those of another one
   std::int64_t widest_page() const;  // of keys, for one position: kv_heads * head_dim
   // What one position of a sequence takes in the pages of all blocks.
   std::uint64_t kv_bytes(const KvType& type) const;

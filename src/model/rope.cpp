@@ -7,6 +7,7 @@
 //             the m trained for
 //   yarn      f_i / factor blended with f_i by a ramp over i; cos and sin times the attention factor
 //   llama3    f_i / factor beyond the low wavelength, f_i below the high one, interpolated between
+//   proportional  f_i / factor of the first so many angles, 0 of the others
 //   longrope  f_i / (the i-th short factor, or long one for more positions than were trained first); cos and
 //             sin times sqrt(1 + ln(factor) / ln(those positions))
 //
@@ -124,6 +125,15 @@ std::vector<float> longrope_frequencies(const RopeSpec& rope, std::int64_t posit
   return frequencies;
 }
 
+std::vector<float> proportional_frequencies(const RopeSpec& rope) {
+  std::vector<float> frequencies =
+      plain_frequencies(static_cast<float>(rope.theta), static_cast<int>(rope.dims));
+  for (std::size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] =
+        static_cast<std::int64_t>(i) < rope.angles ? frequencies[i] / static_cast<float>(rope.factor) : 0;
+  return frequencies;
+}
+
 double attention_factor(const RopeSpec& rope) {
   if (rope.kind == RopeKind::kYarn) return yarn_attention_factor(rope);
   return rope.kind == RopeKind::kLongRope ? longrope_attention_factor(rope) : 1.0;
@@ -157,6 +167,8 @@ std::vector<float> inverse_frequencies(const RopeSpec& rope, std::int64_t max_po
       return llama3_frequencies(rope, static_cast<int>(rope.dims));
     case RopeKind::kLongRope:
       return longrope_frequencies(rope, positions);
+    case RopeKind::kProportional:
+      return proportional_frequencies(rope);
   }
   return plain_frequencies(theta, static_cast<int>(rope.dims));
 }

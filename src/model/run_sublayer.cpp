@@ -54,9 +54,10 @@ class SublayerRun {
         dtype_(activation_dtype(any_.compute)) {}
 
   void whole() {
+    if (part_.joins_next) return;
     const std::int64_t count = members_.front().hidden.rows();
     if (part_.has_pages() || part_.has_state()) return rows(0, count);  // its rows see one another
-    for_row_chunks(any_.chunks, count, own(0).row_floats() * many(),
+    for_row_chunks(any_.chunks, count, row_floats() * many(),
                    [&](std::int64_t first, std::int64_t n) { rows(first, n); });
   }
 
@@ -75,12 +76,15 @@ class SublayerRun {
       mix(0, i == 1 ? part_.mixer : *part_.beside, 0, x, inner.back());
       if (tap.at(part_.sites[i], inner.back()) == Tap::Flow::kStop) return false;
     }
+    if (part_.joins_next) return true;
     const std::vector<LinearId> outputs = part_.outputs();
     for (std::size_t i = 0; i < outputs.size(); ++i) add_output(outputs[i], {&inner[i], 1}, 0);
     return true;
   }
 
-  void finish(const TensorView& inner) { add_output(output_of(part_.mixer).value(), {&inner, 1}, 0); }
+  void finish(const TensorView& inner) {
+    if (!part_.joins_next) add_output(output_of(part_.mixer).value(), {&inner, 1}, 0);
+  }
 
  private:
   // hidden rows [first, ...) += residual_scale * after(linear(inner)).
@@ -98,6 +102,12 @@ class SublayerRun {
                      });
   }
 
+  // With those of a sublayer that runs within.
+  std::int64_t row_floats() const {
+    const std::int64_t joined =
+        part_.joint ? block_.sublayers[place_ - 1].row_floats() + 3 * any_.spec.hidden_size : 0;
+    return own(0).row_floats() + joined;
+  }
   std::int64_t many() const { return static_cast<std::int64_t>(members_.size()); }
   Backend& backend(std::size_t i) const { return members_[i].context->backend; }
   // The sublayer as member i has it.
@@ -123,7 +133,24 @@ class SublayerRun {
   }
   MixerRun run_of(std::size_t i, std::int64_t first) const {
     const MemberBlock& member = members_[i];
-    return {*member.context, *member.weights, rows_, member.pages, number_, first};
+    return {*member.context, *member.weights, rows_,   member.pages,
+            member.hidden,   member.embedded, number_, first};
+  }
+
+  // y F32 += what this sublayer, which joins the next, gives for rows [first, first + y.rows()). A mixture is
+  // on one member (model/divided_block.h), and so is what joins it.
+  void join(const TensorView& y, std::int64_t first) {
+    const std::int64_t count = y.rows();
+    const OnEach given(members_, DType::kF32, count, y.cols());
+    const OnEach inner(members_, dtype_, count, inner_width_of(part_.mixer));
+    {
+      const OnEach x(members_, dtype_, count, y.cols());
+      before(0, first, count, x[0]);
+      mix(0, part_.mixer, first, x[0], inner[0]);
+    }
+    output(0, output_of(part_.mixer).value(), first, inner[0], given[0]);
+    after(0, part_.after, given[0]);
+    backend(0).add(y, given[0], 1);
   }
 
   // The mixer gives what is added; a sublayer of this kind is on one member (model/divided_block.h).
@@ -174,12 +201,27 @@ class SublayerRun {
     run_linears(backend(i), *members_[i].weights, inner, {&output, 1}, run_of(i, first).adapters());
   }
 
+  void after(std::size_t i, const std::optional<NormId>& norm, const TensorView& y) {
+    if (norm) run_norm(backend(i), block_.at(*norm), members_[i].weights->at(*norm), y, y);
+  }
+
+  // Of the mixer that gives it last.
   void add(const OnEach& y, std::int64_t first, std::int64_t count) {
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (part_.after)
-        run_norm(backend(i), block_.at(*part_.after), members_[i].weights->at(*part_.after), y[i], y[i]);
-      backend(i).add(members_[i].hidden.row_slice(first, count), y[i], part_.residual_scale);
+      const TensorView hidden = members_[i].hidden.row_slice(first, count);
+      after(i, part_.after, y[i]);
+      if (part_.joint) SublayerRun(members_, number_, place_ - 1, rows_, exchange_).join(y[i], first);
+      after(i, part_.joint, y[i]);
+      backend(i).add(hidden, y[i], part_.residual_scale);
+      if (part_.factor) scale(i, hidden, y[i]);
     }
+  }
+
+  // hidden *= the sublayer's factor, by way of `rows`.
+  void scale(std::size_t i, const TensorView& hidden, const TensorView& rows) {
+    backend(i).clear(rows);
+    backend(i).add(rows, hidden, members_[i].weights->on_host(*part_.factor).front());
+    backend(i).convert(hidden, rows);
   }
 
   std::span<const MemberBlock> members_;

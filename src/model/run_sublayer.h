@@ -6,6 +6,9 @@
 //   inner = mixer(x)             model/mixers/
 //   h += residual_scale * after(output(inner)), or after(inner) where the mixer has outputs of its own
 //
+// A sublayer that joins the next one adds nothing by itself: it runs within that one, on the same rows of h,
+// and h grows by joint(what the one gives + what the other gives).
+//
 // A mixer that stands beside another reads the same x: h grows by both outputs, one after the other.
 //
 // Several members (model/divided_block.h) run it together: each computes its own columns of `inner` and of

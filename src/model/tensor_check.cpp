@@ -52,7 +52,7 @@ class TensorCheck {
 
   // `size` says which key the width is of.
   void expect_norm(const NormSpec& norm, const char* size) {
-    expect(norm.gain.tensor, {norm.width}, size);
+    if (norm.gain.exists()) expect(norm.gain.tensor, {norm.width}, size);
     if (norm.bias.exists()) expect(norm.bias.tensor, {norm.width}, size);
   }
 
@@ -152,6 +152,13 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
     check.expect(spec.embedding.positions, {spec.max_position + spec.embedding.offset, spec.hidden_size},
                  "max_position_embeddings and the offset x hidden_size");
   check.expect_norm(spec.final_norm, "hidden_size");
+  if (spec.block_embedding) {
+    const BlockEmbeddingSpec& own = *spec.block_embedding;
+    const std::int64_t columns = own.width * static_cast<std::int64_t>(spec.blocks.size());
+    check.expect(own.table, {own.rows, columns}, "vocab_size_per_layer_input x blocks of their width");
+    check.expect(own.weight(), {columns, spec.hidden_size}, "blocks of their width x hidden_size");
+    check.expect_norm(own.norm, "hidden_size_per_layer_input");
+  }
   for (const BlockSpec& block : spec.blocks) {
     for (const NormSpec& norm : block.norms)
       check.expect_norm(norm, norm.width == spec.hidden_size       ? "hidden_size"
@@ -160,9 +167,10 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
                                                                    : "all heads of head_dim");
     for (const MixerTensor& tensor : block.tensors)
       check.expect(tensor.place.tensor, tensor.shape,
-                   tensor.on_host    ? "one for each expert"
-                   : tensor.by_heads ? "num_attention_heads"
-                                     : "sizes of linear attention");
+                   tensor.shape.elements() == 1 ? "one number"
+                   : tensor.on_host             ? "one for each expert"
+                   : tensor.by_heads            ? "num_attention_heads"
+                                                : "sizes of linear attention");
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
     if (source.kv_cache() && block.pages.kv_heads > 0) check.expect_kv_scales(source, block);
   }

@@ -123,6 +123,7 @@ Buffer Engine::forward(std::span<const Step> steps) {
   const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));
   const TensorView hidden_view = hidden.view(DType::kF32, {count, width});
   state.embed(hidden_view, state.ids, state.rows.front().positions);
+  const Buffer of_blocks = state.embed_blocks(hidden_view);
   if (state.early_context) state.run_early(hidden_view);
   state.run_rest(hidden_view);
 

@@ -41,7 +41,9 @@ struct Engine::State {
   std::optional<ForwardContext> early_context;
   KvCache cache;
   std::vector<std::vector<BlockWeights>> blocks;  // by block, then by member
-  DeviceTable embedding, position_table;
+  DeviceTable embedding, position_table, block_table;
+  std::unique_ptr<PreparedWeight> block_projection;
+  NormWeights block_norm;
   NormWeights final_norm;
   std::unique_ptr<PreparedWeight> head;
   Buffer logits;  // grows to the largest asked for
@@ -49,6 +51,7 @@ struct Engine::State {
   std::vector<BatchRows> rows;  // by page group: the same rows, by the pages of each
   std::vector<std::int32_t> ids;
   std::vector<MemberBlock> in_block;
+  TensorView embedded;  // of this step's rows, where blocks have an embedding
   Exchange exchange;
   std::vector<float> host_logits;  // where the device is not the host
   std::vector<Served> served;
@@ -83,11 +86,38 @@ struct Engine::State {
     embedding = load_table(*backend, source, spec.embedding.tensor);
     if (!spec.embedding.positions.empty())
       position_table = load_table(*backend, source, spec.embedding.positions);
+    if (spec.block_embedding) load_block_embedding(source);
     final_norm = load_norm(*backend, source, spec.final_norm);
     head = prepare_head(*backend, options.compute, source, spec, options.head);
     prepare_packed_pages(source);
     served.push_back({options.head == HeadWeight::kInt8 ? "head, rounded to 8 bits" : "head", head->kernel, 1,
                       head->bytes});
+  }
+
+  // On one device; member_spec() refuses several.
+  void load_block_embedding(const LinearSource& source) {
+    if (early_context)
+      fail(ErrorKind::kUnsupported, {"a model with an embedding of each block is on one device only",
+                                     {},
+                                     "--gpu-layers",
+                                     "leave it out"});
+    const BlockEmbeddingSpec& own = *spec.block_embedding;
+    block_table = load_table(*backend, source, own.table);
+    const StoredTensor& weight = source.finite(own.weight());
+    const std::vector<float> values = checkpoint.read_float32(weight);
+    block_projection =
+        backend->prepare(TensorView(values.data(), DType::kF32, weight.view.shape), options.compute);
+    block_norm = load_norm(*backend, source, own.norm);
+  }
+  // What the blocks have of it, of the residual stream before the first; empty: the model has none.
+  Buffer embed_blocks(const TensorView& hidden) {
+    if (!spec.block_embedding) return {};
+    const std::int64_t width = static_cast<std::int64_t>(spec.blocks.size()) * spec.block_embedding->width;
+    Buffer storage = backend->allocate(static_cast<std::size_t>(hidden.rows() * width) * sizeof(float));
+    embedded = storage.view(DType::kF32, {hidden.rows(), width});
+    llmq::embed_blocks(*backend, options.compute, *spec.block_embedding,
+                       {block_table.view, *block_projection, block_norm}, ids, hidden, embedded);
+    return storage;
   }
 
   static std::vector<Backend*> members_of(Backend& first, const Options& options) {
@@ -139,7 +169,7 @@ struct Engine::State {
       in_block.clear();
       for (std::size_t i = 0; i < context.size(); ++i)
         in_block.push_back(
-            {&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i]});
+            {&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i], embedded});
       run_block(in_block, static_cast<int>(block), rows[cache.group_of(block)], exchange);
     }
   }
@@ -184,6 +214,12 @@ struct Engine::State {
     if (spec.state_bytes() > 0)
       fail(ErrorKind::kUnsupported,
            {"keys and values of few bits are not fitted in a model with gated delta nets",
+            {},
+            "--kv-cache-dtype",
+            "leave it out, or take fp8"});
+    if (spec.shares_pages())
+      fail(ErrorKind::kUnsupported,
+           {"keys and values of few bits are not fitted in a model whose blocks share pages",
             {},
             "--kv-cache-dtype",
             "leave it out, or take fp8"});

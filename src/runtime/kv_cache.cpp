@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/checked.h"
@@ -26,8 +27,15 @@ bool are_on_same_devices(std::span<Backend* const> backends, std::size_t members
   return true;
 }
 
+// The block whose pages this one reads; none: its own.
+std::optional<std::size_t> shared_pages(const BlockSpec& block) {
+  const AttentionSpec* const attention = block.attention();
+  return attention == nullptr ? std::nullopt : attention->shared_pages;
+}
+
 bool same_pages(const ModelSpec& spec) {
   return std::all_of(spec.blocks.begin(), spec.blocks.end(), [&](const BlockSpec& block) {
+    if (shared_pages(block)) return true;
     const PagesSpec &first = spec.blocks.front().pages, &own = block.pages;
     return own.kv_heads == first.kv_heads && own.head_dim == first.head_dim;
   });
@@ -43,6 +51,7 @@ KvWindow common_window(const ModelSpec& spec) {
   KvWindow widest;
   for (const BlockSpec& block : spec.blocks) {
     const KvWindow own = window_of(block.pages);
+    if (shared_pages(block)) continue;
     if (own.positions == 0) return {};
     if (own.positions > widest.positions) widest = own;
   }
@@ -55,6 +64,10 @@ PageGroups page_groups(const ModelSpec& spec, bool same_devices) {
   std::vector<KvWindow> kinds;  // of layers, by what they look back
   std::vector<std::size_t> counts, kind_of;
   for (const BlockSpec& block : spec.blocks) {
+    if (const auto owner = shared_pages(block)) {
+      kind_of.push_back(kind_of.at(*owner));
+      continue;
+    }
     const KvWindow own = window_of(block.pages);
     const auto kind = static_cast<std::size_t>(
         std::find_if(kinds.begin(), kinds.end(),
@@ -77,7 +90,12 @@ PageGroups page_groups(const ModelSpec& spec, bool same_devices) {
     next.push_back(groups.windows.size() * groups.layers);
     groups.windows.insert(groups.windows.end(), counts[kind] / groups.layers, kinds[kind]);
   }
-  for (const std::size_t kind : kind_of) {
+  for (std::size_t layer = 0; layer < kind_of.size(); ++layer) {
+    if (const auto owner = shared_pages(spec.blocks[layer])) {
+      groups.places.push_back(groups.places.at(*owner));
+      continue;
+    }
+    const std::size_t kind = kind_of[layer];
     groups.places.push_back({next[kind] / groups.layers, next[kind] % groups.layers});
     ++next[kind];
   }
@@ -114,6 +132,12 @@ KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType t
   std::vector<std::size_t> first_of(groups_.layers, spec.blocks.size());  // layer in this place of its group
   for (std::size_t place = 0; place < backends_.size(); ++place) {
     const std::size_t layer = place / members_;
+    const std::optional<std::size_t> owner = shared_pages(spec.blocks[layer]);
+    if (place % members_ == 0) owners_.push_back(owner.value_or(layer));
+    if (owner) {
+      pages_.emplace_back();
+      continue;
+    }
     std::size_t& first = first_of[groups_.places[layer].layer];
     if (first < layer) {
       pages_.push_back(pages_[first * members_ + place % members_]);
@@ -134,7 +158,7 @@ KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType t
 }
 
 const KvPages& KvCache::pages(int layer, std::size_t member) const {
-  return pages_.at(static_cast<std::size_t>(layer) * members_ + member);
+  return pages_.at(owners_.at(static_cast<std::size_t>(layer)) * members_ + member);
 }
 
 void KvCache::set_scales(int layer, float keys, float values) {

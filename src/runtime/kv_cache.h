@@ -31,7 +31,7 @@ struct PageGroups {
 // Layers of the same window are a group, or several, since all groups have equally many layers: as many as
 // divide the number of layers of every window. All layers are one group where they look back equally far,
 // where their pages differ in size, or where not all are on the same devices; its window is the widest if
-// every layer has one, else none.
+// every layer has one, else none. A layer that reads the pages of another one is where that is.
 PageGroups page_groups(const ModelSpec& spec, bool same_devices);
 // Positions of a cache that has room for a sequence on its way to `positions`, at most `step` at a time.
 std::int64_t kv_positions(const PageGroups& groups, int block_size, std::int64_t positions,
@@ -79,6 +79,7 @@ class KvCache {
   std::vector<Buffer> storage_;
   std::vector<std::size_t> stores_;  // the places whose pages have memory of their own
   std::vector<KvPages> pages_;       // layers in one place of their groups have the same memory
+  std::vector<std::size_t> owners_;  // of each layer: whose pages it reads, mostly its own
   Exchange exchange_;
   std::unique_ptr<std::byte[]> swapped_;
 };

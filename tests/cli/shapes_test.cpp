@@ -109,11 +109,14 @@ TEST(PlanOfShape, AMemoryLimitTakesAFileBeforeItTakesManyPasses) {
 }
 
 // Linears of a block times blocks: four of attention; three of each expert, or of the MLP. In the small model
-// with a vision tower, that and the embedding are a third.
+// with a vision tower, that and the embedding are a third. Of Gemma 4, full attention has no v_proj, and an
+// MLP stands beside the experts.
 INSTANTIATE_TEST_SUITE_P(
     Published, PresetOfShape,
     ::testing::Values(Preset{"qwen3-30b-a3b.yaml", "qwen3-30b-a3b", 48 * (4 + 128 * 3), 0.28},
                       Preset{"mixtral-8x7b.yaml", "mixtral-8x7b", 32 * (4 + 8 * 3), 0.27},
+                      Preset{"gemma-4-26b-a4b.yaml", "gemma-4-26b-a4b", 25 * 4 + 5 * 3 + 30 * (3 + 128 * 3),
+                             0.36},
                       Preset{"qwen3.6-27b.yaml", "qwen3.6-27b", 48 * (3 + 3) + 16 * (4 + 3), 0.4},
                       Preset{"qwen3.6-35b-a3b.yaml", "qwen3.6-35b-a3b", 30 * 3 + 10 * 4 + 40 * 257 * 3, 0.35},
                       // Published as MXFP4: what goes out is as large as what comes in.

@@ -1,5 +1,5 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
-does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Gemma 2 and 3, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Gemma 2 to 4, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
 Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit; GPTQ and AWQ run on them, and
 other methods are refused by name.
 
@@ -14,7 +14,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, GraniteConfig, GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, GraniteConfig, GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
 
 from make_random_models import add_further_block
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
@@ -77,6 +77,9 @@ GEMMA3 = Gemma3TextConfig(vocab_size=2048, hidden_size=96, intermediate_size=192
 GEMMA2 = Gemma2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
                       num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, sliding_window=100,
                       query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=5.0)
+GEMMA4 = dict(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16, global_head_dim=32,
+              num_key_value_heads=3, num_global_key_value_heads=1, attention_k_eq_v=True, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
+              pad_token_id=0, sliding_window=100, layer_types=["sliding_attention", "full_attention"], hidden_size_per_layer_input=0, final_logit_softcapping=5.0)
 GLM4 = Glm4Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
                   num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 HYBRID = dict(layer_types=["linear_attention", "full_attention"], head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
@@ -101,10 +104,14 @@ MIXTURES = {
     "granitemoe": GraniteMoeConfig(**SPARSE, **GRANITE, num_local_experts=4),
     "glm4_moe": Glm4MoeConfig(**SPARSE, n_routed_experts=4, moe_intermediate_size=64, n_group=2, topk_group=1, use_qk_norm=True,
                               routed_scaling_factor=1.6),
+    "gemma4_text": Gemma4TextConfig(**GEMMA4, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=64),
     "minimax_m2": MiniMaxM2Config(**SPARSE, head_dim=16, num_local_experts=4, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
 }
 # Transformers reads stacks alone, so what is compared with it is a copy that is stacked again.
-STACKED = {"granitemoe": ("block_sparse_moe", "input_linear.weight", "output_linear.weight")}
+STACKED = {
+    "granitemoe": (".block_sparse_moe.experts.", "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),
+    "gemma4_text": (".experts.", "experts.gate_up_proj", "experts.down_proj"),
+}
 
 
 def random_model(config, folder):
@@ -114,7 +121,9 @@ def random_model(config, folder):
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.copy_(0.2 * torch.randn_like(parameter))
-            elif "norm" in name:
+            elif name.endswith("router.scale"):  # so that a row's experts differ by more than roundings
+                parameter.copy_(8 + 2 * torch.randn_like(parameter))
+            elif "norm" in name or name.endswith("per_expert_scale"):
                 parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
             elif "embed_" in name:
                 parameter.copy_(0.3 * torch.randn_like(parameter))
@@ -123,6 +132,8 @@ def random_model(config, folder):
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.2 * torch.randn_like(buffer))
+            elif name.endswith("layer_scalar"):
+                buffer.copy_(0.7 + 0.2 * torch.randn_like(buffer))
     model.save_pretrained(folder)
     if config.model_type == "glm4_moe":
         add_further_block(Path(folder), config.num_hidden_layers)
@@ -144,14 +155,14 @@ def check_further_block(family, name, source, output, last):
 
 
 def stacked(folder, mixture, both, down):
-    """A copy of the model whose experts are stacks under these names of a block's mixture."""
+    """A copy of the model whose experts, behind `mixture` in a name, are stacks under these names of a block."""
     other = folder + "-stacked"
     shutil.copytree(folder, other)
     path = os.path.join(other, "model.safetensors")
     tensors = load_file(path)
-    for prefix in sorted({name.split(".experts.")[0] for name in tensors if f".{mixture}.experts." in name}):
+    for prefix in sorted({name.split(mixture)[0] for name in tensors if mixture in name}):
         def take(linear):
-            return [tensors.pop(f"{prefix}.experts.{e}.{linear}.weight") for e in range(4)]
+            return [tensors.pop(f"{prefix}{mixture}{e}.{linear}.weight") for e in range(4)]
         tensors[f"{prefix}.{both}"] = torch.stack([torch.cat(pair) for pair in zip(take("gate_proj"), take("up_proj"))])
         tensors[f"{prefix}.{down}"] = torch.stack(take("down_proj"))
     save_file(tensors, path, metadata={"format": "pt"})
@@ -235,12 +246,24 @@ def check_mixture(program, family, source, work):
     smoothed = quantized("smoothed", "scheme=w8a8", *few, method="smoothquant")
     found = llmq(program, "eval-ppl", smoothed, "--max-windows", 2)["ppl"]
     expect(abs(found / original - 1) < 0.05, f"{family}, smoothquant: perplexity {found:.4f} of {original:.4f}")
-    without_gguf = [["--method", "rtn", "--set", "format=gguf"]] if family in ("qwen3_next", "glm4_moe", "minimax_m2") else []
+    without_gguf = [["--method", "rtn", "--set", "format=gguf"]] if family in ("qwen3_next", "glm4_moe", "minimax_m2", "gemma4_text") else []
     for extra in (["--method", "gptq", "--set", "target_bits=4.5"], *without_gguf):
         refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
                                  capture_output=True, text=True)
         expect(refused.returncode == 2 and ("mixture of experts" in refused.stderr or f"family {family}" in refused.stderr),
                f"{family}, {extra[-1]}: refused by name: {refused.stderr.strip()}")
+
+
+def check_shared_pages(program, family, source, work):
+    """Blocks that read the pages of others: rounded alone."""
+    check_against_transformers(program, family, source)
+    output = os.path.join(work, f"{family}-rtn")
+    llmq(program, "quantize", "--model", source, "--output", output, "--method", "rtn", "--set", "scheme=w4a16_g32_sym")
+    expect(llmq(program, "verify", output)["ok"], f"{family}, rtn: the output is what its manifest says")
+    check_against_transformers(program, f"{family}, rtn", output)
+    refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), "--method", "gptq"],
+                             capture_output=True, text=True)
+    expect(refused.returncode == 2 and "read the pages of others" in refused.stderr, f"{family}: calibration is refused by name: {refused.stderr.strip()}")
 
 
 def main():
@@ -260,6 +283,10 @@ def main():
     check_family(program, "granite", random_model(DENSE_GRANITE, os.path.join(work, "granite")), work)
     check_family(program, "gemma2", random_model(GEMMA2, os.path.join(work, "gemma2")), work)
     check_family(program, "gemma3", random_model(GEMMA3, os.path.join(work, "gemma3")), work)
+    check_family(program, "gemma4", random_model(Gemma4TextConfig(**GEMMA4), os.path.join(work, "gemma4")), work)
+    shared = dict(GEMMA4, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2, use_double_wide_mlp=True,
+                  hidden_size_per_layer_input=32, vocab_size_per_layer_input=2048, attention_k_eq_v=False)
+    check_shared_pages(program, "gemma4-shared", random_model(Gemma4TextConfig(**shared), os.path.join(work, "gemma4-shared")), work)
     check_family(program, "qwen3_5_text", random_model(QWEN35, os.path.join(work, "qwen3_5_text")), work)
     check_family(program, "glm4", random_model(GLM4, os.path.join(work, "glm4")), work)
     check_family(program, "cohere2", random_model(COHERE2, os.path.join(work, "cohere2")), work)

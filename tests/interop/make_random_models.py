@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, name_layers, save_wrapper
 
@@ -38,6 +38,8 @@ GRANITE = dict(embedding_multiplier=1.7, attention_multiplier=0.23, residual_mul
 
 # A block of each kind; value heads share key heads, and their widths differ.
 HYBRID = dict(layer_types="hybrid", head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12)
+# No embedding of each block; the last block has full attention.
+GEMMA4 = dict(sliding_window=7, layer_types="alternate", hidden_size_per_layer_input=0)
 QUARTER = rope(theta=10000000.0, partial_rotary_factor=0.25)
 HALF = rope(theta=50000.0, partial_rotary_factor=0.5)
 SECTIONS = dict(mrope_section=[2, 1, 1], mrope_interleaved=True)
@@ -312,6 +314,47 @@ MODELS = {
         "bfloat16",
         ["transformers4"],
     ),
+    # Heads of full attention are wider, 3 of their 12 angles turn, and their keys are their values.
+    "gemma4_text": (
+        Gemma4TextConfig,
+        dict(GEMMA4, head_dim=12, global_head_dim=24, num_key_value_heads=4, num_global_key_value_heads=2, attention_k_eq_v=True,
+             final_logit_softcapping=15.0, tie_word_embeddings=True),
+        "float32",
+        [],
+    ),
+    # As published: the heads of full attention by two keys of their own, of which one says nothing without attention_k_eq_v.
+    "gemma4_text-biases": (
+        Gemma4TextConfig,
+        dict(GEMMA4, head_dim=16, global_head_dim=20, num_global_key_value_heads=1, sliding_window=5, attention_bias=True,
+             rope_parameters={"full_attention": rope("proportional", theta=50000.0, partial_rotary_factor=0.5, factor=2.0),
+                              "sliding_attention": rope(theta=500.0)}),
+        "bfloat16",
+        ["global keys"],
+    ),
+    "gemma4_text-moe": (
+        Gemma4TextConfig,
+        dict(GEMMA4, head_dim=12, global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True, enable_moe_block=True,
+             num_experts=5, top_k_experts=3, moe_intermediate_size=24, final_logit_softcapping=30.0, tie_word_embeddings=True),
+        "float32",
+        [],
+    ),
+    # E2B's form: the last two blocks read the pages of the first two and have an MLP twice as wide; each block has an embedding.
+    "gemma4_text-shared": (
+        Gemma4TextConfig,
+        dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=7, head_dim=12, global_head_dim=24,
+             num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCAB + 3,
+             final_logit_softcapping=30.0, tie_word_embeddings=True),
+        "float32",
+        [],
+    ),
+    # Of two blocks with a window the last is shared; and as published, with keys and values that nobody reads.
+    "gemma4_text-embedded": (
+        Gemma4TextConfig,
+        dict(num_hidden_layers=5, layer_types=["full_attention", *["sliding_attention"] * 3, "full_attention"], sliding_window=5, head_dim=16,
+             global_head_dim=16, num_kv_shared_layers=2, hidden_size_per_layer_input=6, vocab_size_per_layer_input=VOCAB, attention_bias=True),
+        "bfloat16",
+        ["unread keys"],
+    ),
     # Gates and ups go beyond the clamp at 7, sinks below and above the scores.
     "gpt_oss": (
         GptOssConfig,
@@ -403,7 +446,9 @@ def fill(model, seed):
                 values = np.round(64 * 0.2 * random.standard_normal(shape)) / 64
             elif name.endswith("A_log"):
                 values = 0.5 * random.standard_normal(shape)
-            elif "norm" in name:
+            elif name.endswith("router.scale"):  # so that a row's experts differ by more than roundings
+                values = 8 + 2 * random.standard_normal(shape)
+            elif "norm" in name or name.endswith("per_expert_scale"):
                 values = 1 + 0.2 * random.standard_normal(shape)
             elif "embed_" in name or "lm_head" in name:
                 values = random.standard_normal(shape)
@@ -412,6 +457,10 @@ def fill(model, seed):
                 values = gain * random.standard_normal(shape) / np.sqrt(shape[-1])
             parameter.copy_(torch.from_numpy(values.astype(np.float32)))
         for name, buffer in sorted(model.named_buffers()):
+            if name.endswith(("put_min", "put_max")):  # what a tower's linears are clipped to
+                buffer.fill_(-4.0 if name.endswith("min") else 4.0)
+            if name.endswith("layer_scalar"):
+                buffer.copy_(torch.from_numpy((0.7 + 0.2 * random.standard_normal(tuple(buffer.shape))).astype(np.float32)))
             if name.endswith("e_score_correction_bias"):  # of the size of the scores' own spread, so that it changes choices
                 buffer.copy_(torch.from_numpy((0.3 * random.standard_normal(tuple(buffer.shape))).astype(np.float32)))
 
@@ -434,6 +483,24 @@ def as_transformers_4(path, older_type_key):
     if "linear_attention" in types:
         config["full_attention_interval"] = types.index("full_attention") + 1
     config["transformers_version"] = "4.41.2"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def add_unread_keys(folder):
+    """Keys and values of blocks that read another's pages, which Transformers passes over."""
+    shard = folder / "model.safetensors"
+    tensors = load_file(shard)
+    for block, owner in ((3, 2), (4, 0)):
+        for part in ("k_proj.weight", "v_proj.weight", "k_norm.weight"):
+            tensors[f"model.layers.{block}.self_attn.{part}"] = 0.5 * tensors[f"model.layers.{owner}.self_attn.{part}"]
+    save_file(tensors, shard, metadata={"format": "pt"})
+
+
+def name_global_heads(path):
+    """The heads of full attention by the keys of Gemma 4's releases."""
+    config = json.loads(path.read_text())
+    config["global_head_dim"] = next(iter(config.pop("per_layer_config").values()))["head_dim"]
+    config.update(num_global_key_value_heads=1, use_bidirectional_attention="vision")
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -492,6 +559,10 @@ def write_model(name, out, hidden, layers):
         add_mtp(folder / "model")
     if "mxfp4" in edits:
         as_mxfp4(folder / "model", seed)
+    if "unread keys" in edits:
+        add_unread_keys(folder / "model")
+    if "global keys" in edits:
+        name_global_heads(folder / "model" / "config.json")
     if "rotary_dim" in edits:
         path = folder / "model" / "config.json"
         said = json.loads(path.read_text())
@@ -508,9 +579,10 @@ def write_model(name, out, hidden, layers):
         save_file(tensors, shard, metadata={"format": "pt"})
 
     loaded = auto_class(name).from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
-    if hasattr(loaded.get_input_embeddings(), "embed_scale"):  # rounded to the type of the weights, which here are loaded as float32
-        scale = loaded.get_input_embeddings().embed_scale
-        scale.copy_(scale.to(getattr(torch, dtype)))
+    decoder = getattr(loaded, "model", loaded)
+    for table in (loaded.get_input_embeddings(), getattr(getattr(decoder, "language_model", decoder), "embed_tokens_per_layer", None)):
+        if hasattr(table, "embed_scale"):  # rounded to the type of the weights, which here are loaded as float32
+            table.embed_scale.copy_(table.embed_scale.to(getattr(torch, dtype)))
     ids = np.random.default_rng(seed + 1).integers(3, VOCAB, TOKENS, dtype=np.int32)
     with torch.no_grad():
         logits = loaded(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()

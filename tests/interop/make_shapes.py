@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures/shapes/: config and every tensor's name, type and shape of models that people download most.   make_shapes.py
 
-The configurations are the published ones, written down here; names and shapes are those of the model that Transformers makes of them (on the `meta`
+The configurations are the published ones, written down here (Gemma 4's as other projects repeat it); names and shapes are those of the model that Transformers makes of them (on the `meta`
 device, nothing is allocated), put back into the layout of the published files where Transformers keeps experts stacked. A name stands once with {N} where
 N layers or experts have one each, and with {A,B,...} where those have. Needs torch and transformers (tests/interop).
 """
@@ -88,6 +88,29 @@ GPT_OSS_20B = {
     "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": False},
     "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": False, "use_cache": True,
     "vocab_size": 201088}
+# 25.2 billion parameters of the decoder come out.
+GEMMA4_26B_A4B = {
+    "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "audio_token_id": 258881, "boa_token_id": 256000, "boi_token_id": 255999,
+    "dtype": "bfloat16", "eoa_token_id": 258883, "eoa_token_index": 258883, "eoi_token_id": 258882, "eos_token_id": [1, 106], "image_token_id": 258880,
+    "initializer_range": 0.02, "model_type": "gemma4",
+    "text_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "attention_k_eq_v": True, "bos_token_id": 2, "dtype": "bfloat16", "enable_moe_block": True,
+        "eos_token_id": 1, "final_logit_softcapping": 30.0, "global_head_dim": 512, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2816, "hidden_size_per_layer_input": 0, "initializer_range": 0.02, "intermediate_size": 2112,
+        "layer_types": ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(30)], "max_position_embeddings": 262144,
+        "model_type": "gemma4_text", "moe_intermediate_size": 704, "num_attention_heads": 16, "num_experts": 128, "num_global_key_value_heads": 2,
+        "num_hidden_layers": 30, "num_key_value_heads": 8, "num_kv_shared_layers": 0, "pad_token_id": 0, "rms_norm_eps": 1e-06,
+        "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+                            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+        "sliding_window": 1024, "tie_word_embeddings": True, "top_k_experts": 8, "use_bidirectional_attention": "vision", "use_cache": True,
+        "use_double_wide_mlp": False, "vocab_size": 262144, "vocab_size_per_layer_input": 262144},
+    "tie_word_embeddings": True, "video_token_id": 258884,
+    "vision_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "head_dim": 72, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152,
+        "initializer_range": 0.02, "intermediate_size": 4304, "max_position_embeddings": 131072, "model_type": "gemma4_vision", "num_attention_heads": 16,
+        "num_hidden_layers": 27, "num_key_value_heads": 16, "patch_size": 16, "pooling_kernel_size": 3, "position_embedding_size": 10240,
+        "rms_norm_eps": 1e-06, "standardize": True, "use_clipped_linears": False},
+    "vision_soft_tokens_per_image": 280}
 
 
 def with_mtp(tensors, hidden):
@@ -125,6 +148,7 @@ MODELS = {
     "qwen3-30b-a3b": (QWEN3_30B_A3B, AutoModelForCausalLM, experts_apart("gate_proj", "up_proj", "down_proj")),
     "mixtral-8x7b": (MIXTRAL_8X7B, AutoModelForCausalLM, mixtral),
     "qwen3-vl-2b": (QWEN3_VL_2B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
+    "gemma-4-26b-a4b": (GEMMA4_26B_A4B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "qwen3.6-27b": (QWEN36_27B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "qwen3.6-35b-a3b": (QWEN36_35B_A3B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "gpt-oss-20b": (GPT_OSS_20B, AutoModelForCausalLM, mxfp4),

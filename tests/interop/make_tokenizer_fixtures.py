@@ -51,6 +51,9 @@ made = {
         single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])])),
     "qwen2": byte_level(split(QWEN2), normalizers.NFC()),
     "llama2": sentencepiece(legacy, None, spm_decoder),
+    # Merges pass over spaces: the normalizer has taken all of them before the pre-tokenizer looks for one.
+    "gemma": sentencepiece(normalizers.Replace(" ", "▁"), pre_tokenizers.Split(" ", "merged_with_previous"), decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])),
     "metaspace": sentencepiece(normalizers.NFKC(), pre_tokenizers.Metaspace(prepend_scheme="first"), decoders.Sequence(
         [decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first")])),
 }

@@ -7,7 +7,7 @@ says which it has: "saved" (what save_pretrained of Transformers 5 writes), "mem
 import json
 
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForImageTextToText, Gemma3Config, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2VLConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, Qwen3_5Config, Qwen3_5MoeConfig
+from transformers import AutoModelForImageTextToText, Gemma3Config, Gemma4Config, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2VLConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, Qwen3_5Config, Qwen3_5MoeConfig
 
 
 def sections(kind="default", theta=1000000.0, **more):
@@ -26,6 +26,11 @@ PIXTRAL = dict(model_type="pixtral", hidden_size=16, intermediate_size=24, num_h
                patch_size=4, head_dim=8)
 SIGLIP = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8, patch_size=4)
 INTERNVIT = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=[8, 8], patch_size=[4, 4])
+
+GEMMA4_TOWER = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8, patch_size=2,
+                    position_embedding_size=16)
+GEMMA4_AUDIO = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, subsampling_conv_channels=[4, 2], output_proj_dims=12)
+GEMMA4 = dict(layer_types="alternate", hidden_size_per_layer_input=0, pad_token_id=0)
 
 # name: (config class, keys of the decoder, of the tower, of the wrapper, stored dtype, layouts)
 WRAPPERS = {
@@ -89,6 +94,24 @@ WRAPPERS = {
         Gemma3Config,
         dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=5, layer_types="alternate"),
         SIGLIP, dict(mm_tokens_per_image=4, boi_token_index=90, eoi_token_index=91, image_token_index=92), "bfloat16", ["memory"],
+    ),
+    "gemma4": (
+        Gemma4Config,
+        dict(GEMMA4, head_dim=16, global_head_dim=32, num_global_key_value_heads=1, sliding_window=7, attention_k_eq_v=True, final_logit_softcapping=30.0),
+        dict(GEMMA4_TOWER, use_clipped_linears=True, standardize=True), {}, "bfloat16", ["saved"],
+    ),
+    # Experts and a tower for sound.
+    "gemma4-audio": (
+        Gemma4Config,
+        dict(GEMMA4, head_dim=16, global_head_dim=32, sliding_window=5, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=64),
+        GEMMA4_TOWER, dict(audio_config=GEMMA4_AUDIO), "float32", ["saved"],
+    ),
+    # E2B's form, around which both towers stand.
+    "gemma4-embedded": (
+        Gemma4Config,
+        dict(num_hidden_layers=4, layer_types="alternate", pad_token_id=0, head_dim=16, global_head_dim=32, sliding_window=5, num_kv_shared_layers=2,
+             use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=97),
+        GEMMA4_TOWER, dict(audio_config=GEMMA4_AUDIO), "bfloat16", ["saved"],
     ),
     "internvl": (InternVLConfig, dict(model_type="qwen2"), INTERNVIT, {}, "float32", ["saved"]),
     "internvl-qwen3": (

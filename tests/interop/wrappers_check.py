@@ -39,7 +39,9 @@ ROUTED_CASES = {
     "dense": ["method=rtn", "scheme=w4a16_g32_sym", ROUTED, "format=safetensors"],
     "gptq": ["method=gptq", "scheme=w4a16_g32_sym", *SAMPLES],
 }
-TOWER = re.compile(r"(model\.)?(visual|vision_tower|multi_modal_projector)\.")
+# Of a mixture, where a block has its router and its experts.
+EXPERTS = {"qwen3_vl_moe": ("mlp.gate", "mlp.experts"), "gemma4-audio": ("router.proj", "experts")}
+TOWER = re.compile(r"(model\.)?(visual|vision_tower|multi_modal_projector|embed_vision|audio_tower|embed_audio)\.")
 
 
 def write_source(name, work):
@@ -106,18 +108,18 @@ def check_wrapper(program, name, work):
            f"{name}: a GGUF is refused by name: {refused.stderr.strip()}")
 
 
-def stack_experts(folder):
+def stack_experts(folder, experts):
     """A copy with each block's experts in two tensors, as Transformers holds them."""
     other = f"{folder}-stacked"
     shutil.copytree(folder, other)
     tensors = load_file(f"{other}/model.safetensors")
-    for prefix in sorted({name.split(".experts.")[0] for name in tensors if ".mlp.experts." in name}):
-        count = sum(name.startswith(f"{prefix}.experts.") and name.endswith(".up_proj.weight") for name in tensors)
+    for prefix in sorted({name.split(f".{experts}.")[0] + f".{experts}" for name in tensors if f".{experts}.0." in name}):
+        count = sum(name.startswith(f"{prefix}.") and name.endswith(".up_proj.weight") for name in tensors)
 
         def take(linear):
-            return [tensors.pop(f"{prefix}.experts.{e}.{linear}_proj.weight") for e in range(count)]
-        tensors[f"{prefix}.experts.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(take("gate"), take("up"))])
-        tensors[f"{prefix}.experts.down_proj"] = torch.stack(take("down"))
+            return [tensors.pop(f"{prefix}.{e}.{linear}_proj.weight") for e in range(count)]
+        tensors[f"{prefix}.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(take("gate"), take("up"))])
+        tensors[f"{prefix}.down_proj"] = torch.stack(take("down"))
     save_file(tensors, f"{other}/model.safetensors", metadata={"format": "pt"})
     return other
 
@@ -132,7 +134,8 @@ def check_routed_wrapper(program, name, work):
         check_copied(f"{name}, {case}", source, output)
         ppl[case] = llmq(program, "eval-ppl", output, "--max-windows", 1)["ppl"]
     expect(ppl["rtn"] == ppl["dense"], f"{name}: packed and dense have one perplexity: {ppl['rtn']!r}, {ppl['dense']!r}")
-    stacked = stack_experts(f"{source}-dense")
+    router, experts = EXPERTS[name]
+    stacked = stack_experts(f"{source}-dense", experts)
     found = tower_of(check_text(program, f"{name}, dense and stacked again", stacked).state_dict())
     expect(found.keys() == wanted.keys() and all(same_bits(found[key], value) for key, value in wanted.items()),
            f"{name}: Transformers has the tower of the source, {len(found)} tensors")
@@ -140,8 +143,8 @@ def check_routed_wrapper(program, name, work):
         output = f"{source}-as-{form}"
         quantize(program, source, output, "method=rtn", f"scheme={scheme}", f"format={form}", ROUTED)
         check_copied(f"{name}, {form}", source, output)
-        check_names(name, form, output, ["layers.1.self_attn.o_proj", "layers.0.mlp.gate"],
-                    ["layers.0.self_attn.o_proj", "layers.1.mlp.experts.3.up_proj", "layers.1.mlp.experts.0.gate_proj"])
+        check_names(name, form, output, ["layers.1.self_attn.o_proj", f"layers.0.{router}"],
+                    ["layers.0.self_attn.o_proj", f"layers.1.{experts}.3.up_proj", f"layers.1.{experts}.0.gate_proj"])
 
 
 def check_names(name, form, output, left=("layers.1.mlp.down_proj",), packed=("layers.0.mlp.down_proj", "layers.1.mlp.up_proj")):
@@ -166,8 +169,8 @@ def check_names(name, form, output, left=("layers.1.mlp.down_proj",), packed=("l
 
 def main():
     program, work = sys.argv[1:3]
-    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "llava", "internvl-qwen3", "gemma3-memory"):
-        (check_routed_wrapper if name.startswith("qwen3_vl_moe") else check_wrapper)(program, name, work)
+    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "llava", "internvl-qwen3", "gemma3-memory", "gemma4", "gemma4-audio"):
+        (check_routed_wrapper if name in EXPERTS else check_wrapper)(program, name, work)
     finish()
 
 

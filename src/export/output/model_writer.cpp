@@ -91,8 +91,9 @@ class PackedWriter final : public DirectoryWriter {
 // The linears a loader must leave alone. An output head is a linear of the model even when it shares the
 // embedding and no tensor carries its name.
 std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
-                                         std::span<const std::string> ignored) {
+                                         std::span<const std::string> ignored, const ModelSpec& spec) {
   std::vector<std::string> names(ignored.begin(), ignored.end());
+  if (spec.block_embedding) names.push_back(spec.block_embedding->projection);
   const bool packs_head = std::any_of(modules.begin(), modules.end(),
                                       [](const PlannedModule& m) { return m.module == "lm_head"; });
   if (!packs_head && std::find(names.begin(), names.end(), "lm_head") == names.end())
@@ -255,7 +256,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   if (row.dense)
     config.erase("quantization_config");
   else
-    config["quantization_config"] = config_of(row, modules, ignored_linears(modules, ignored), spec);
+    config["quantization_config"] = config_of(row, modules, ignored_linears(modules, ignored, spec), spec);
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
   set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);

@@ -9,7 +9,7 @@ extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kP
     kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family, kQwen3MoeFamily,
     kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
     kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily, kGemma3Family, kQwen3NextFamily, kQwen35Text,
-    kQwen35MoeText, kGemma2Family, kGptOssFamily, kGlm4MoeFamily, kMiniMaxM2Family;
+    kQwen35MoeText, kGemma2Family, kGptOssFamily, kGlm4MoeFamily, kMiniMaxM2Family, kGemma4Family;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
@@ -18,7 +18,8 @@ std::span<const Family* const> families() {
       &kStarcoder2Family, &kQwen3MoeFamily,   &kQwen2MoeFamily,   &kMixtralFamily,   &kOlmoeFamily,
       &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family,      &kCohereFamily,
       &kCohere2Family,    &kFalconFamily,     &kGemma3Family,     &kQwen3NextFamily, &kQwen35Text,
-      &kQwen35MoeText,    &kGemma2Family,     &kGptOssFamily,     &kGlm4MoeFamily,   &kMiniMaxM2Family};
+      &kQwen35MoeText,    &kGemma2Family,     &kGptOssFamily,     &kGlm4MoeFamily,   &kMiniMaxM2Family,
+      &kGemma4Family};
   return kAll;
 }
 

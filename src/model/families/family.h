@@ -4,6 +4,7 @@
 // (llama_like.h); one of another structure fills ModelSpec::blocks by itself (model/block_builder.h).
 // Defaults are those of Transformers' configuration classes.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -73,5 +74,17 @@ struct WindowTheta {
 std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t max_position,
                                               std::int64_t head_dim, double theta,
                                               const std::optional<WindowTheta>& of_window = {});
+
+// Of a family whose kinds of blocks have heads of their own widths: the rope of one kind, and what it is
+// where rope_parameters are absent. With a share it is proportional: of that share of all angles.
+struct KindOfRope {
+  const char* name;  // "full_attention"
+  std::int64_t head_dim = 0;
+  double theta = 10000;
+  std::optional<double> share = {};
+};
+// One table a kind, in this order.
+std::vector<RopeSpec> read_ropes_of_heads(ConfigFields& config, std::int64_t max_position,
+                                          const std::array<KindOfRope, 2>& kinds);
 
 }  // namespace llmq

@@ -55,6 +55,11 @@ void put_under(const std::string& prefix, ModelSpec& spec) {
   rename(spec.embedding.tensor);
   rename(spec.embedding.positions);
   rename_norm(spec.final_norm);
+  if (spec.block_embedding) {
+    rename(spec.block_embedding->table), rename(spec.block_embedding->projection);
+    rename_norm(spec.block_embedding->norm);
+  }
+  std::for_each(spec.carried.parts.begin(), spec.carried.parts.end(), rename);
   for (BlockSpec& block : spec.blocks) {
     rename(block.prefix);
     std::for_each(block.norms.begin(), block.norms.end(), rename_norm);
@@ -83,7 +88,8 @@ InBlock in_block(std::string_view name) {
 
 // The blocks of a tower are built alike, and the config says how many there are: what is missing shows
 // without knowing any tower.
-void check_whole(const Checkpoint& checkpoint, const std::string& part, std::int64_t depth) {
+void check_whole(const Checkpoint& checkpoint, const std::string& part, std::int64_t depth,
+                 const char* config = "vision_config") {
   std::map<std::string, std::map<std::int64_t, std::set<std::string>>> stacks;
   for (const StoredTensor& tensor : tensors_under(checkpoint, part)) {
     InBlock place = in_block(std::string_view(tensor.name).substr(part.size() + 1));
@@ -107,28 +113,34 @@ void check_whole(const Checkpoint& checkpoint, const std::string& part, std::int
           refuse_parts(checkpoint, place + "." + name, "is missing, and other blocks of the tower have it",
                        "is the download complete?");
       if (number >= depth && depth > 0)
-        refuse_parts(checkpoint, place, fmt::format("is there, and vision_config says {} blocks", depth),
+        refuse_parts(checkpoint, place, fmt::format("is there, and {} says {} blocks", config, depth),
                      "config.json is that of another model");
     }
   }
 }
 
-std::int64_t tower_depth(ConfigFields& config) {
-  const Json* const vision = config.find("vision_config");
-  if (vision == nullptr) return 0;
-  ConfigFields fields(*vision, config.file(), "vision_config");
+std::int64_t tower_depth(ConfigFields& config, const char* of) {
+  const Json* const tower = config.find(of);
+  if (tower == nullptr) return 0;
+  ConfigFields fields(*tower, config.file(), of);
   const char* const key = fields.find("depth") != nullptr ? "depth" : "num_hidden_layers";
   return fields.integer(key, kLayersRange, 0);
 }
 
-void find_parts(const Checkpoint& checkpoint, const Wrapper& wrapper, std::int64_t depth,
+struct Tower {
+  const char* config;
+  std::int64_t depth;
+  std::span<const char* const> parts;
+};
+
+void find_parts(const Checkpoint& checkpoint, const Wrapper& wrapper, const Tower& tower,
                 CarriedSpec& carried) {
-  for (const char* const part : wrapper.parts) {
+  for (const char* const part : tower.parts) {
     const std::size_t before = carried.parts.size();
     for (const std::string& place : {std::string(part), "model." + std::string(part)}) {
       if (tensors_under(checkpoint, place).empty()) continue;
       carried.parts.push_back(place);
-      check_whole(checkpoint, place, depth);
+      check_whole(checkpoint, place, tower.depth, tower.config);
     }
     if (carried.parts.size() == before)
       refuse_parts(checkpoint, part,
@@ -213,14 +225,17 @@ bool read_wrapper(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigFi
   WrapperSpec& around = spec.wrapper.emplace();
   read_architecture(config, wrapper.architecture, wrapper.model_type, spec);
   for (const char* const key : wrapper.image_keys) config.find(key);
-  const std::int64_t depth = tower_depth(config);
+  std::vector<Tower> towers = {{"vision_config", tower_depth(config, "vision_config"), wrapper.parts}};
+  if (const FurtherTower& further = wrapper.further;
+      further.config != nullptr && config.find(further.config) != nullptr)
+    towers.push_back({further.config, tower_depth(config, further.config), further.parts});
   const bool tied = read_text(checkpoint, wrapper, config, spec);
   spec.family = wrapper.model_type;
   around.prefix = decoder_prefix(checkpoint);
   put_under(around.prefix, spec);
   const auto stored = [&](const char* head) { return !tensors_under(checkpoint, head).empty(); };
   if (stored("language_model.lm_head")) spec.head_module = "language_model.lm_head";
-  find_parts(checkpoint, wrapper, depth, spec.carried);
+  for (const Tower& tower : towers) find_parts(checkpoint, wrapper, tower, spec.carried);
   find_carried(checkpoint, spec.carried);
   if (!wrapper.ties_without_head) return tied;
   const Json* const said = config.find("tie_word_embeddings");

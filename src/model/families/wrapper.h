@@ -12,6 +12,13 @@
 
 namespace llmq {
 
+// A second tower, which a checkpoint has where its config has this object: its blocks are as many as that
+// says.
+struct FurtherTower {
+  const char* config = nullptr;  // "audio_config"
+  std::span<const char* const> parts;
+};
+
 struct Wrapper {
   const char* model_type;
   const char* architecture;
@@ -24,6 +31,7 @@ struct Wrapper {
   // A head that is stored is the model's whatever the config says, and without one it is tied: of classes
   // that tie unless they are told otherwise, around decoders whose configs say that they do not.
   bool ties_without_head = false;
+  FurtherTower further = {};
 };
 
 std::span<const Wrapper* const> wrappers();

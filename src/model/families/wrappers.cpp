@@ -7,7 +7,7 @@
 namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kQwen2VlText, kQwen25VlText,
-    kQwen3VlText, kQwen3VlMoeText, kQwen35Text, kQwen35MoeText, kGemma3Family;
+    kQwen3VlText, kQwen3VlMoeText, kQwen35Text, kQwen35MoeText, kGemma3Family, kGemma4Family;
 
 namespace {
 
@@ -29,7 +29,20 @@ constexpr const char* kImageKeys[] = {"image_token_id",
 constexpr const char* kGemmaImageKeys[] = {"image_token_index",   "image_token_id", "boi_token_index",
                                            "eoi_token_index",     "boi_token_id",   "eoi_token_id",
                                            "mm_tokens_per_image", "vision_config"};
+constexpr const char* kGemma4ImageKeys[] = {"boi_token_id",
+                                            "eoi_token_id",
+                                            "image_token_id",
+                                            "video_token_id",
+                                            "boa_token_id",
+                                            "eoa_token_id",
+                                            "eoa_token_index",
+                                            "audio_token_id",
+                                            "vision_config",
+                                            "audio_config",
+                                            "vision_soft_tokens_per_image"};
 constexpr const char* kVisual[] = {"visual"};
+constexpr const char* kTowerAndEmbedder[] = {"vision_tower", "embed_vision"};
+constexpr const char* kAudioTowerAndEmbedder[] = {"audio_tower", "embed_audio"};
 constexpr const char* kTowerAndProjector[] = {"vision_tower", "multi_modal_projector"};
 
 constexpr const Family* kOfQwen2Vl[] = {&kQwen2VlText};
@@ -40,6 +53,7 @@ constexpr const Family* kOfQwen35[] = {&kQwen35Text};
 constexpr const Family* kOfQwen35Moe[] = {&kQwen35MoeText};
 constexpr const Family* kOfMistral3[] = {&kMistralFamily};
 constexpr const Family* kOfGemma3[] = {&kGemma3Family};
+constexpr const Family* kOfGemma4[] = {&kGemma4Family};
 constexpr const Family* kAnyDense[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
 constexpr const Family* kOfInternVl[] = {&kQwen2Family, &kQwen3Family, &kLlamaFamily};
 
@@ -100,12 +114,20 @@ constexpr Wrapper kGemma3 = {.model_type = "gemma3",
                              .parts = kTowerAndProjector,
                              .image_keys = kGemmaImageKeys,
                              .ties_without_head = true};
+constexpr Wrapper kGemma4 = {.model_type = "gemma4",
+                             .architecture = "Gemma4ForConditionalGeneration",
+                             .decoders = kOfGemma4,
+                             .parts = kTowerAndEmbedder,
+                             .image_keys = kGemma4ImageKeys,
+                             .ties_without_head = true,
+                             .further = {"audio_config", kAudioTowerAndEmbedder}};
 
 }  // namespace
 
 std::span<const Wrapper* const> wrappers() {
-  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,   &kQwen25Vl, &kQwen3Vl, &kQwen3VlMoe, &kQwen35,
-                                            &kQwen35Moe, &kMistral3, &kLlava,   &kInternVl,   &kGemma3};
+  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,  &kQwen25Vl,  &kQwen3Vl,  &kQwen3VlMoe,
+                                            &kQwen35,   &kQwen35Moe, &kMistral3, &kLlava,
+                                            &kInternVl, &kGemma3,    &kGemma4};
   return kAll;
 }
 

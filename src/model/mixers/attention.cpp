@@ -10,18 +10,21 @@
 namespace llmq {
 namespace {
 
-// norm(x) and rope(norm(x)), in place; x F32 [rows, heads, head_dim], heads row_stride apart where no norm is
-// over all of them.
+// norm(x) in place; x F32 [rows, heads, head_dim], heads row_stride apart where no norm is over all of them.
+void normalize(const ForwardContext& context, const BlockWeights& weights, NormId norm, const TensorView& x,
+               const BlockSpec& block) {
+  const NormSpec& of_rows = block.at(norm);
+  TensorView rows(x.pointer, DType::kF32, {x.shape.elements() / of_rows.width, of_rows.width}, x.device);
+  if (of_rows.width == x.shape.back()) rows.row_stride = x.row_stride;
+  run_norm(context.backend, of_rows, weights.at(norm), rows, rows);
+}
+
+// rope(norm(x)), in place.
 void normalize_and_rotate(const ForwardContext& context, const BlockWeights& weights,
                           const AttentionSpec& spec, std::optional<NormId> norm, std::size_t table,
                           const TensorView& x, std::span<const std::int32_t> positions,
                           const BlockSpec& block) {
-  if (norm) {
-    const NormSpec& of_rows = block.at(*norm);
-    TensorView rows(x.pointer, DType::kF32, {x.shape.elements() / of_rows.width, of_rows.width}, x.device);
-    if (of_rows.width == x.shape.back()) rows.row_stride = x.row_stride;
-    run_norm(context.backend, of_rows, weights.at(*norm), rows, rows);
-  }
+  if (norm) normalize(context, weights, *norm, x, block);
   if (spec.rope.dims == 0) return;
   TensorView turned = x;
   turned.shape = Shape{x.shape[0], x.shape[1], spec.rope.dims};
@@ -115,11 +118,19 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
   const auto flat = [&](const TensorView& heads) {
     return TensorView(heads.pointer, DType::kF32, {x.rows(), heads.shape[1] * heads.shape[2]}, heads.device);
   };
+  if (spec.shared_pages) {
+    const PartOutput asked{spec.query, flat(q)};
+    run_linears(context.backend, weights, x, {&asked, 1}, adapters);
+    return normalize_and_rotate(context, weights, spec, spec.query_norm, spec.rope.table, q, positions,
+                                block);
+  }
   const PartOutput outputs[] = {{spec.query, flat(q)}, {spec.key, flat(k)}, {spec.value, flat(v)}};
-  run_linears(context.backend, weights, x, outputs, adapters);
+  run_linears(context.backend, weights, x, std::span(outputs).first(spec.value_is_key() ? 2 : 3), adapters);
+  if (spec.value_is_key()) context.backend.convert(v, k);
   normalize_and_rotate(context, weights, spec, spec.query_norm, spec.query_table.value_or(spec.rope.table),
                        spec.gated ? half_of_heads(q, 0) : q, positions, block);
   normalize_and_rotate(context, weights, spec, spec.key_norm, spec.rope.table, k, positions, block);
+  if (spec.value_norm) normalize(context, weights, *spec.value_norm, v, block);
 }
 
 void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner) {
@@ -135,21 +146,25 @@ void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView&
   for_fitting_rows(
       context.chunks, context.fitting.get(), x.rows(), spec.row_floats(),
       [&](std::int64_t first, std::int64_t count) {
-        Heads asked(context.backend, count, spec.heads, spec.head_dim * (spec.gated ? 2 : 1)),
-            k(context.backend, count, spec.kv_heads, spec.head_dim),
-            v(context.backend, count, spec.kv_heads, spec.head_dim);
+        Heads asked(context.backend, count, spec.heads, spec.head_dim * (spec.gated ? 2 : 1));
+        std::optional<Heads> k, v;  // none where the pages are another block's
+        for (std::optional<Heads>* const own : {&k, &v})
+          if (!spec.shared_pages) own->emplace(context.backend, count, spec.kv_heads, spec.head_dim);
         const auto from = static_cast<std::size_t>(run.first + first), many = static_cast<std::size_t>(count);
         project(context, block, run.weights, spec, x.row_slice(first, count),
-                std::span(run.rows.positions).subspan(from, many), asked.view, k.view, v.view,
-                run.adapters().from(first));
+                std::span(run.rows.positions).subspan(from, many), asked.view, k ? k->view : TensorView(),
+                v ? v->view : TensorView(), run.adapters().from(first));
         std::optional<Heads> alone;  // queries without their gates
         if (spec.gated) {
           alone.emplace(context.backend, count, spec.heads, spec.head_dim);
           context.backend.convert(alone->view, half_of_heads(asked.view, 0));
         }
         Heads& q = alone ? *alone : asked;
-        basis.enter(q, k, v);
-        context.backend.store_kv(run.pages, k.view, v.view, std::span(run.rows.slots).subspan(from, many));
+        if (k) {
+          basis.enter(q, *k, *v);
+          context.backend.store_kv(run.pages, k->view, v->view,
+                                   std::span(run.rows.slots).subspan(from, many));
+        }
         const TensorView out = inner.row_slice(first, count);
         if (count == static_cast<std::int64_t>(run.rows.positions.size()))
           context.backend.attention(out, q.view, run.pages, run.rows.sequences, problem);

@@ -1,6 +1,7 @@
 // What a mixer computes between the input of its sublayer and the input of its output linear, on one member.
-// One file a kind: attention.cpp, delta.cpp, mlp.cpp, mixture.cpp. model/run_sublayer.h does the rest for all
-// of them: norms, the output linear, the residual stream, rows in parts, the exchange between members.
+// One file a kind: attention.cpp, delta.cpp, embedded.cpp, mlp.cpp, mixture.cpp. model/run_sublayer.h does
+// the rest for all of them: norms, the output linear, the residual stream, rows in parts, the exchange
+// between members.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,6 +16,7 @@ struct MixerRun {
   const BlockWeights& weights;
   const BatchRows& rows;
   const KvPages& pages;
+  TensorView hidden = {}, embedded = {};  // of all rows of the batch, as MemberBlock has them
   int block = 0;
   std::int64_t first = 0;
   RowAdapters adapters() const {
@@ -27,12 +29,14 @@ struct MixerRun {
 // row invariance the size of a chunk changes no result.
 void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner);
 void run_mixer(const MixerRun& run, const DeltaSpec& spec, const TensorView& x, const TensorView& inner);
+void run_mixer(const MixerRun& run, const EmbeddedSpec& spec, const TensorView& x, const TensorView& inner);
 void run_mixer(const MixerRun& run, const MlpSpec& spec, const TensorView& x, const TensorView& inner);
 // Without an output linear behind it, a mixer gives y F32 [T, hidden_size], which is added as it is.
 void run_mixer(const MixerRun& run, const MixtureSpec& spec, const TensorView& x, const TensorView& y);
 
 // Queries, keys and values F32 [T, heads, head_dim] of rows x at these positions, normalized and rotated; of
-// gated attention q is [T, heads, 2 * head_dim], each query and its gate, which stays as it is.
+// gated attention q is [T, heads, 2 * head_dim], each query and its gate, which stays as it is. A block that
+// shares pages has queries alone.
 void project(const ForwardContext& context, const BlockSpec& block, const BlockWeights& weights,
              const AttentionSpec& spec, const TensorView& x, std::span<const std::int32_t> positions,
              const TensorView& q, const TensorView& k, const TensorView& v, const RowAdapters& adapters = {});

@@ -52,12 +52,20 @@ LinearCall call_of_rows(const BlockWeights& weights, Part part, const TensorView
 
 class MixtureRun {
  public:
-  MixtureRun(const MixerRun& run, const MixtureSpec& spec, const TensorView& x, const TensorView& y)
-      : weights_(run.weights), spec_(spec), backend_(run.context.backend), x_(x), y_(y) {}
+  // h: the residual stream of the rows of x.
+  MixtureRun(const MixerRun& run, const MixtureSpec& spec, const TensorView& x, const TensorView& h,
+             const TensorView& y)
+      : block_(run.context.spec.blocks.at(static_cast<std::size_t>(run.block))),
+        weights_(run.weights),
+        spec_(spec),
+        backend_(run.context.backend),
+        x_(x),
+        h_(h),
+        y_(y) {}
 
   void all() {
     backend_.clear(y_);
-    const RoutedRows routed = route_rows(backend_, weights_, spec_, x_);
+    const RoutedRows routed = route_rows(backend_, block_, weights_, spec_, x_, h_);
     const PlacedRows x = rows_of(backend_, x_, routed.rows);
     pass(spec_.experts, routed, x.view);
     if (!spec_.shared) return;
@@ -87,22 +95,36 @@ class MixtureRun {
     });
   }
 
+  const BlockSpec& block_;
   const BlockWeights& weights_;
   const MixtureSpec& spec_;
   Backend& backend_;
   const TensorView& x_;
+  const TensorView& h_;
   const TensorView& y_;
 };
 
 }  // namespace
 
-RoutedRows route_rows(Backend& backend, const BlockWeights& weights, const MixtureSpec& spec,
-                      const TensorView& x) {
-  return route(host_answer(backend, weights, spec.router, x),
-               {static_cast<std::int64_t>(spec.experts.size()), spec.top_k, spec.normalized, spec.score,
-                spec.correction ? weights.on_host(*spec.correction) : std::span<const float>(), spec.groups,
-                spec.kept_groups, spec.weight_scale},
-               backend.workers());
+RoutedRows route_rows(Backend& backend, const BlockSpec& block, const BlockWeights& weights,
+                      const MixtureSpec& spec, const TensorView& x, const TensorView& h) {
+  const auto on_host = [&](const std::optional<TensorId>& id) {
+    return id ? weights.on_host(*id) : std::span<const float>();
+  };
+  const Routing routing{static_cast<std::int64_t>(spec.experts.size()),
+                        spec.top_k,
+                        spec.normalized,
+                        spec.score,
+                        on_host(spec.correction),
+                        spec.groups,
+                        spec.kept_groups,
+                        spec.weight_scale,
+                        on_host(spec.expert_scales)};
+  if (!spec.router_norm)
+    return route(host_answer(backend, weights, spec.router, x), routing, backend.workers());
+  const PlacedRows own = place(backend, x.dtype, x.rows(), x.cols());
+  run_norm(backend, block.at(*spec.router_norm), weights.at(*spec.router_norm), h, own.view);
+  return route(host_answer(backend, weights, spec.router, own.view), routing, backend.workers());
 }
 
 PlacedRows rows_of(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows) {
@@ -134,8 +156,10 @@ PlacedRows inner_rows(Backend& backend, const BlockWeights& weights, std::span<c
 void run_mixer(const MixerRun& run, const MixtureSpec& spec, const TensorView& x, const TensorView& y) {
   for_fitting_rows(run.context.chunks, run.context.fitting.get(), x.rows(), spec.row_floats(),
                    [&](std::int64_t first, std::int64_t count) {
-                     const TensorView in = x.row_slice(first, count), out = y.row_slice(first, count);
-                     MixtureRun(run, spec, in, out).all();
+                     const TensorView in = x.row_slice(first, count), out = y.row_slice(first, count),
+                                      h = spec.router_norm ? run.hidden.row_slice(run.first + first, count)
+                                                           : TensorView();
+                     MixtureRun(run, spec, in, h, out).all();
                    });
 }
 

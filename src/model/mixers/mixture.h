@@ -15,9 +15,10 @@ struct PlacedRows {
   TensorView view;
 };
 
-// Which rows of x [T, hidden] go to which expert.
-RoutedRows route_rows(Backend& backend, const BlockWeights& weights, const MixtureSpec& spec,
-                      const TensorView& x);
+// Which rows of x [T, hidden] go to which expert; h F32: the residual stream of the same rows, which some
+// routers read.
+RoutedRows route_rows(Backend& backend, const BlockSpec& block, const BlockWeights& weights,
+                      const MixtureSpec& spec, const TensorView& x, const TensorView& h);
 // These rows of x, one behind another, of its type.
 PlacedRows rows_of(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows);
 // act(gate(x)) * up(x), of x's type: rows [first[e], first[e + 1]) of x are those of experts[e], all of one

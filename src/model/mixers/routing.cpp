@@ -77,6 +77,9 @@ void choose_experts(std::span<const float> logits, const Routing& routing, std::
   take_greatest(compared, chosen.size(), taken,
                 [&](std::size_t best) { chosen[next++].expert = static_cast<std::int32_t>(best); });
   by_sigmoid ? weigh_by_scores(scores, routing, chosen) : weigh_by_softmax(logits, routing, chosen);
+  if (routing.expert_scales.empty()) return;
+  for (Choice& choice : chosen)
+    choice.weight *= routing.expert_scales[static_cast<std::size_t>(choice.expert)];
 }
 
 }  // namespace

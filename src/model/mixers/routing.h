@@ -26,6 +26,7 @@ struct Routing {
   std::span<const float> correction = {};  // [experts]; of sigmoids alone
   int groups = 1, kept_groups = 1;
   double weight_scale = 1;
+  std::span<const float> expert_scales = {};  // [experts], or none: of an expert's weights
 };
 
 // Rows by the expert they go to: those of expert e are [first[e], first[e + 1]) of `rows`, rising, each with

@@ -70,16 +70,15 @@ std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec
 }
 
 void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
-                  LlamaMixture& mixture) {
-  constexpr const char* kTopK = "num_experts_per_tok";
+                  LlamaMixture& mixture, const char* top_k_key) {
   mixture.experts = expert_count(config, experts);
   const std::int64_t blocks = std::count(mixture.blocks.begin(), mixture.blocks.end(), true);
   if (mixture.experts * blocks > tensors)
     config.bad(count_key(config), fmt::format("is {} in {} blocks, but the checkpoint has {} tensors in all",
                                               mixture.experts, blocks, tensors));
-  mixture.top_k = static_cast<int>(config.integer(kTopK, kExpertsRange, top_k));
+  mixture.top_k = static_cast<int>(config.integer(top_k_key, kExpertsRange, top_k));
   if (mixture.top_k > mixture.experts)
-    config.bad(kTopK, fmt::format("is {}, and there are {} experts", mixture.top_k, mixture.experts));
+    config.bad(top_k_key, fmt::format("is {}, and there are {} experts", mixture.top_k, mixture.experts));
   for (const char* training : {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
     config.find(training);
 }
@@ -116,11 +115,19 @@ MixtureSpec mixture_of(const LlamaMixture& mixture, BlockBuilder& builder, std::
   spec.activation = mixture.activation.value_or(activation);
   spec.score = mixture.score, spec.groups = mixture.groups, spec.kept_groups = mixture.kept_groups;
   spec.weight_scale = mixture.weight_scale;
-  spec.input = builder.site("x_mlp", hidden);
-  spec.router = builder.linear(mixture.names.router, spec.input, {mixture.experts}, mixture.biases);
+  spec.input = builder.site(mixture.names.input, hidden);
+  SiteId routed = spec.input;
+  if (mixture.router_norm) {
+    routed = builder.site("x_router", hidden);
+    spec.router_norm =
+        builder.norm_of(builder.vector(mixture.names.router_norm), *mixture.router_norm, hidden);
+  }
+  spec.router = builder.linear(mixture.names.router, routed, {mixture.experts}, mixture.biases);
   builder.never_quantized(spec.router);
   if (mixture.names.correction != nullptr)
     spec.correction = builder.host_tensor(mixture.names.correction, {mixture.experts});
+  if (mixture.names.expert_scales != nullptr)
+    spec.expert_scales = builder.host_tensor(mixture.names.expert_scales, {mixture.experts});
   for (std::int64_t e = 0; e < mixture.experts; ++e)
     spec.experts.push_back(expert_of(mixture, fmt::format("{}.{}", mixture.names.experts, e),
                                      fmt::format("x_down.{}", e), mixture.width, spec, builder));

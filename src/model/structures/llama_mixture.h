@@ -18,6 +18,9 @@ struct MixtureNames {  // below a block
   const char* shared = "mlp.shared_expert";
   const char* shared_gate = "mlp.shared_expert_gate";  // null: the shared expert counts as it is
   const char* correction = nullptr;                    // null: experts are chosen by their scores alone
+  const char* router_norm = nullptr;                   // with LlamaMixture::router_norm: its gain
+  const char* expert_scales = nullptr;                 // null: there are none
+  const char* input = "x_mlp";                         // the site that experts read
 };
 
 struct LlamaMixture {
@@ -32,6 +35,7 @@ struct LlamaMixture {
   std::optional<Activation> activation;      // of experts, where it is another than the model's
   std::int64_t width = 0, shared_width = 0;  // 0: there is no shared expert
   std::vector<bool> blocks;                  // which of them; the others have an MLP
+  std::optional<NormSpec> router_norm;       // of the residual stream, which the router reads then
 };
 
 // Which blocks have one: where mlp_only_layers and decoder_sparse_step have it, as Qwen counts.
@@ -40,7 +44,7 @@ std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec
 // experts in `blocks` than a checkpoint of so many tensors can hold; keys that only training reads are passed
 // over.
 void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
-                  LlamaMixture& mixture);
+                  LlamaMixture& mixture, const char* top_k_key = "num_experts_per_tok");
 // The mixture of Qwen's families: blocks by mlp_only_layers and decoder_sparse_step, moe_intermediate_size
 // and norm_topk_prob; the defaults of their sizes are given. A window in any block is refused.
 LlamaMixture read_qwen_mixture(ConfigFields& config, std::int64_t tensors, const ModelSpec& spec,

@@ -30,10 +30,11 @@ RopeKind read_kind(ConfigFields& rope) {
   if (kind == "dynamic") return RopeKind::kDynamic;
   if (kind == "yarn") return RopeKind::kYarn;
   if (kind == "llama3") return RopeKind::kLlama3;
+  if (kind == "proportional") return RopeKind::kProportional;
   if (kind == "longrope" || kind == "su") return RopeKind::kLongRope;  // su: Phi-3's first name for it
   rope.unsupported(rope_type != nullptr ? "rope_type" : "type",
                    fmt::format("is \"{}\", a rope scaling that is not known here", kind),
-                   "default, linear, dynamic, yarn, llama3 and longrope are");
+                   "default, linear, dynamic, yarn, llama3, longrope and proportional are");
 }
 
 void read_yarn(ConfigFields& rope, RopeSpec& spec, std::int64_t max_position) {
@@ -102,6 +103,9 @@ RopeSpec read_kind_and_factors(ConfigFields& rope, ConfigFields& config, double 
   switch (spec.kind) {
     case RopeKind::kDefault:
       break;
+    case RopeKind::kProportional:
+      spec.factor = rope.number("factor", kFactorRange, 1);
+      break;
     case RopeKind::kLinear:
     case RopeKind::kDynamic:
       spec.factor = rope.number("factor", kFactorRange);
@@ -149,14 +153,32 @@ void read_growth(ConfigFields& rope, ConfigFields& config, std::int64_t max_posi
   spec.original_max_position = config.integer(kOriginal, kPositionsRange, spec.original_max_position);
 }
 
+// As Transformers has them: int(share * head_dim // 2).
+std::int64_t proportional_angles(double share, std::int64_t head_dim) {
+  return static_cast<std::int64_t>(share * static_cast<double>(head_dim) / 2);
+}
+
 // Of an object, all of whose keys are read.
 RopeSpec read_table(ConfigFields& rope, ConfigFields& config, double theta, std::int64_t max_position,
                     std::int64_t dims) {
   RopeSpec spec = read_kind_and_factors(rope, config, theta, max_position);
   spec.dims = dims;
   if (spec.kind == RopeKind::kLongRope) read_longrope(rope, spec, max_position);
+  if (spec.kind == RopeKind::kProportional)
+    spec.angles = proportional_angles(rope.number("partial_rotary_factor", {0, 1}, 1), dims);
   rope.refuse_unread({"finetuned"});  // a remark in YaRN's own releases, read by nobody
   return spec;
+}
+
+RopeSpec read_kind_of_block(ConfigFields& kinds, ConfigFields& config, const char* kind,
+                            std::int64_t max_position, std::int64_t head_dim, double theta) {
+  const Json* of_kind = kinds.find(kind);
+  const Json none = Json::object();
+  ConfigFields rope(of_kind != nullptr ? *of_kind : none, config.file(),
+                    fmt::format("rope_parameters.{}", kind));
+  if (rope.text("rope_type", "default") != "proportional") rope.require_neutral("partial_rotary_factor", 1);
+  const double own = rope.number("rope_theta", kThetaRange, theta);
+  return read_table(rope, config, own, max_position, head_dim);
 }
 
 bool holds_nothing(const Json* object) {
@@ -190,6 +212,8 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
   RopeSpec grown;
   if (defaults.growth) read_growth(rope, config, max_position, grown);
   RopeSpec spec = read_table(rope, config, inside, max_position, turning(config, head_dim, share_inside));
+  if (spec.kind == RopeKind::kProportional)
+    rope.unsupported("rope_type", "is proportional, which this family does not know");
   if (spec.growth = grown.growth; spec.growth != 0) spec.original_max_position = grown.original_max_position;
   return spec;
 }
@@ -215,16 +239,33 @@ std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t
     config.bad("rope_scaling", "stands beside rope_parameters", "keep one of the two");
   ConfigFields kinds(*parameters, config.file(), "rope_parameters");
   for (const char* kind : kKinds) {
-    const Json* of_kind = kinds.find(kind);
-    const Json none = Json::object();
-    ConfigFields rope(of_kind != nullptr ? *of_kind : none, config.file(),
-                      fmt::format("rope_parameters.{}", kind));
-    rope.require_neutral("partial_rotary_factor", 1);
     const double absent = ropes.empty() ? theta : window_theta.value_or(theta);
-    const double own = rope.number("rope_theta", kThetaRange, absent);
-    ropes.push_back(read_table(rope, config, own, max_position, head_dim));
+    ropes.push_back(read_kind_of_block(kinds, config, kind, max_position, head_dim, absent));
   }
   kinds.refuse_unread({});
+  return ropes;
+}
+
+std::vector<RopeSpec> read_ropes_of_heads(ConfigFields& config, std::int64_t max_position,
+                                          const std::array<KindOfRope, 2>& kinds) {
+  const Json* parameters = config.find("rope_parameters");
+  std::vector<RopeSpec> ropes;
+  if (parameters == nullptr) {
+    for (const KindOfRope& kind : kinds) {
+      RopeSpec& spec = ropes.emplace_back(plain_rope(kind.head_dim, kind.theta, max_position));
+      if (!kind.share) continue;
+      spec.kind = RopeKind::kProportional;
+      spec.angles = proportional_angles(*kind.share, kind.head_dim);
+    }
+    return ropes;
+  }
+  ConfigFields fields(*parameters, config.file(), "rope_parameters");
+  for (const KindOfRope& kind : kinds) {
+    if (fields.find(kind.name) == nullptr)
+      fields.bad(kind.name, "is missing", "each kind of block has its rope there");
+    ropes.push_back(read_kind_of_block(fields, config, kind.name, max_position, kind.head_dim, kind.theta));
+  }
+  fields.refuse_unread({});
   return ropes;
 }
 

@@ -137,18 +137,19 @@ void ActivationStream::see_inputs(SiteId site, int block, const DeviceWeights& w
   const bool last = site == sublayer.sites.back();
   if (last && sublayer.has_pages()) forget_kv_extremes();
   each_chunk(stride_of(samples), [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn) {
-    see(lane, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
+    see(lane, chunk, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
   });
   if (keep_inputs_ && samples == Samples::kAll && last && !sublayer.beside) kept_ = site;
 }
 
 void ActivationStream::each_input(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                                   const std::function<void(const TensorView&)>& see) {
-  see_inputs(site, block, weights, samples, [&](const DeviceSamples&, const TensorView& x, const Turn& turn) {
-    turn.wait();
-    see(x);
-    turn.pass();
-  });
+  see_inputs(site, block, weights, samples,
+             [&](DeviceSamples&, const SampleChunk&, const TensorView& x, const Turn& turn) {
+               turn.wait();
+               see(x);
+               turn.pass();
+             });
 }
 
 InputStats ActivationStream::statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
@@ -168,7 +169,7 @@ InputStats ActivationStream::statistics(SiteId site, int block, const DeviceWeig
       collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens, lanes_.size() == 1);
   StatsCollector::Undrained left;
   see_inputs(site, block, weights, samples,
-             [&](const DeviceSamples& lane, const TensorView& x, const Turn& turn) {
+             [&](DeviceSamples& lane, const SampleChunk&, const TensorView& x, const Turn& turn) {
                const std::size_t place = turn.number, own = seen[place]->lane;
                StatsCollector& collector = *collectors[own];
                if (lanes_.size() > 1) collector.begin(x, before[place]);
@@ -185,6 +186,7 @@ InputStats ActivationStream::statistics(SiteId site, int block, const DeviceWeig
 
 void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& weights) {
   const SublayerSpec& sublayer = spec(block).sublayers.at(part);
+  if (sublayer.joins_next) return kept_.reset();  // the next one runs it
   const SiteId site = sublayer.sites.back();
   const SiteSpec& last = spec(block).at(site);
   if (sublayer.has_pages() && kept_ != site) forget_kv_extremes();

@@ -123,7 +123,8 @@ class ActivationStream {
     void pass() const { turns.pass(); }
   };
   using EachChunk = std::function<void(DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn)>;
-  using EachInput = std::function<void(const DeviceSamples& lane, const TensorView& x, const Turn& turn)>;
+  using EachInput = std::function<void(DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x,
+                                       const Turn& turn)>;
   std::size_t stride_of(Samples samples) const;  // of the chunks that are run
   // Every stride-th chunk, on the thread of its device. Either all take their turns or none.
   void each_chunk(std::size_t stride, const EachChunk& work);

@@ -34,13 +34,21 @@ class StagedBlock {
       }
       stream_.finish(part, block_.number, block_.weights);
       if (run_.plan.kv_cache && sublayer.has_pages()) write_kv_scales();
-      block_.release(sublayer);
+      release(part);
       charge("forward");
     }
   }
 
  private:
   void charge(const char* part) { run_.clock.charge(part); }
+
+  // A sublayer that joins the next one runs there, and is released with it.
+  void release(std::size_t part) {
+    const std::vector<SublayerSpec>& all = block_.spec.sublayers;
+    if (all[part].joins_next) return;
+    block_.release(all[part]);
+    if (all[part].joint) block_.release(all[part - 1]);
+  }
 
   void load(const SublayerSpec& sublayer) {
     block_.works.clear();
@@ -122,11 +130,15 @@ class StagedBlock {
 
   // The original model's samples pass this sublayer.
   void advance_original(std::size_t part) {
-    if (run_.original == nullptr) return;
+    const SublayerSpec& sublayer = block_.spec.sublayers[part];
+    if (run_.original == nullptr || sublayer.joins_next) return;
     const NamedRange range(run_.backend, "original forward");
     OriginalStream& original = *run_.original;
-    original.weights =
-        load_on_devices(run_, block_.number, linears_of(block_.spec, block_.spec.sublayers[part]));
+    std::vector<LinearId> linears = linears_of(block_.spec, sublayer);
+    if (sublayer.joint)
+      for (const LinearId id : linears_of(block_.spec, block_.spec.sublayers[part - 1]))
+        linears.push_back(id);
+    original.weights = load_on_devices(run_, block_.number, linears);
     original.stream.finish(part, block_.number, original.weights);
     original.weights.clear();
     charge("original forward");

@@ -21,10 +21,10 @@ BlockWeights load_written_block(Backend& backend, const QuantizeRun& run, const 
   }
   for (std::size_t i = 0; i < structure.norms.size(); ++i) {
     const NormSpec& norm = structure.norms[i];
-    std::vector<float> bias;
-    if (norm.bias.exists()) bias = source_of(norm.bias.tensor).tensor(norm.bias.tensor, allow);
-    weights.norms[i] =
-        load_norm(backend, norm, source_of(norm.gain.tensor).tensor(norm.gain.tensor, allow), bias);
+    const auto read = [&](const TensorPlace& place) {
+      return place.exists() ? source_of(place.tensor).tensor(place.tensor, allow) : std::vector<float>();
+    };
+    weights.norms[i] = load_norm(backend, norm, read(norm.gain), read(norm.bias));
   }
   Backend* const only = &backend;
   load_mixer_tensors({&only, 1}, run.source, structure, allow, {&weights, 1});

@@ -106,6 +106,12 @@ void narrow_heads(BlockSpec& block, std::optional<NormId> norm, const AttentionS
 
 // Heads by as much as leaves one KV head, and as many query heads to each as there are, if they suffice.
 void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, std::int64_t hidden, BlockSpec& block) {
+  if (attention.shared_pages)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("{} reads the pages of another block, and no slice of it is timed", block.prefix),
+          {},
+          {},
+          {}});
   const int by = static_cast<int>(divisor), repeat = attention.heads / attention.kv_heads;
   attention.kv_heads = std::max(1, attention.kv_heads / by);
   attention.heads = attention.kv_heads * std::clamp(attention.heads / by / attention.kv_heads, 1, repeat);
@@ -151,6 +157,12 @@ void narrow_mixer(DeltaSpec& delta, std::int64_t divisor, std::int64_t hidden, B
 void narrow_mixer(MixtureSpec&, std::int64_t, std::int64_t, BlockSpec& block) {
   fail(ErrorKind::kUnsupported,
        {fmt::format("{} has a mixture of experts, of which no slice is timed", block.prefix), {}, {}, {}});
+}
+
+// Its factors are of a table of the model's.
+void narrow_mixer(EmbeddedSpec&, std::int64_t, std::int64_t, BlockSpec& block) {
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("{} has an embedding of its own, of which no slice is timed", block.prefix), {}, {}, {}});
 }
 
 void narrow_block(BlockSpec& block, std::int64_t divisor, std::int64_t hidden) {

@@ -36,7 +36,8 @@ struct StepCosts {
 struct Sizes {
   const ModelSpec& spec;
   double linear_weights = 0, head_weights = 0;
-  std::uint64_t embedding_bytes = 0;  // where the head is another tensor: looked up, not multiplied
+  // Of what is looked up and not multiplied: where the head is another tensor, and that of blocks.
+  std::uint64_t embedding_bytes = 0;
 
   Sizes(const Checkpoint& checkpoint, const ModelSpec& model) : spec(model) {
     for (const BlockSpec& block : model.blocks)
@@ -44,6 +45,7 @@ struct Sizes {
         linear_weights += static_cast<double>(linear.out_features) * static_cast<double>(linear.in_features);
     head_weights = static_cast<double>(model.vocab_size) * static_cast<double>(model.hidden_size);
     if (!model.tied_head) embedding_bytes = checkpoint.at(model.embedding.tensor).view.bytes();
+    if (model.block_embedding) embedding_bytes += checkpoint.at(model.block_embedding->table).view.bytes();
   }
   // Of the weights of linears, what a step of so many rows reads at most.
   double weights_read(std::int64_t rows) const {

@@ -81,7 +81,7 @@ std::uint64_t PeakMemory::clip_search(const LinearSpec& linear) const {
 std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec& block,
                                                                  const SublayerSpec& part) const {
   if (const auto* const mixture = std::get_if<MixtureSpec>(&part.mixer))
-    return device_mixture(block, *mixture);
+    return device_mixture(block, *mixture, joined(block, part));
   std::vector<std::vector<MemoryItem>> moments;
   for (const LinearId output : part.outputs()) {
     const auto own = device_output(block, part, block.at(output));

@@ -44,10 +44,10 @@ std::uint64_t PeakMemory::expert_rows(const MixtureSpec& mixture) const {
                    mixture.experts.size() * (4 + 4));
 }
 
-void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
+void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture, std::uint64_t joined,
                              std::vector<std::vector<MemoryItem>>& moments) const {
   bool rounds_inputs = false;
-  std::uint64_t prepared = 0, planned = 0, scaled = 0, largest = 0;
+  std::uint64_t prepared = joined * element_, planned = 0, scaled = 0, largest = 0;
   for (const LinearId id : mixture.linears()) {
     const LinearSpec& linear = block.at(id);
     prepared += weights_of(linear) * element_;
@@ -95,8 +95,9 @@ void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
 }
 
 std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec& block,
-                                                                const MixtureSpec& mixture) const {
-  std::uint64_t prepared = 0, clipping = 0;
+                                                                const MixtureSpec& mixture,
+                                                                std::uint64_t joined) const {
+  std::uint64_t prepared = joined * element_, clipping = 0;
   for (const LinearId id : mixture.linears()) {
     prepared += weights_of(block.at(id)) * element_;
     if (is_planned(block.at(id))) clipping = std::max(clipping, clip_search(block.at(id)));

@@ -1,5 +1,7 @@
 #include "quant/plan/peak_memory.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "calibration/input_stats.h"
@@ -313,10 +315,20 @@ std::uint64_t PeakMemory::waiting(const BlockSpec& block, const SublayerSpec& pa
   return sum;
 }
 
+std::uint64_t PeakMemory::joined(const BlockSpec& block, const SublayerSpec& part) {
+  if (!part.joint) return 0;
+  const auto before = std::prev(std::find_if(block.sublayers.begin(), block.sublayers.end(),
+                                             [&](const SublayerSpec& own) { return &own == &part; }));
+  std::uint64_t sum = 0;
+  for (const SiteId site : before->sites)
+    for (const LinearId reader : block.at(site).readers) sum += weights_of(block.at(reader));
+  return sum;
+}
+
 void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
                               std::vector<std::vector<MemoryItem>>& moments) const {
   if (const auto* const mixture = std::get_if<MixtureSpec>(&part.mixer))
-    return add_mixture(block, *mixture, moments);
+    return add_mixture(block, *mixture, joined(block, part), moments);
   for (const LinearId output : part.outputs()) add_output(block, part, output, moments);
 }
 

@@ -132,10 +132,13 @@ class PeakMemory {
   void add_sublayer(const BlockSpec& block, const SublayerSpec& part,
                     std::vector<std::vector<MemoryItem>>& moments) const;
   // What is held while the experts of a mixture are calibrated (quant/plan/mixture_memory.cpp).
-  void add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
+  // `joined`: weights of a sublayer that runs within it.
+  void add_mixture(const BlockSpec& block, const MixtureSpec& mixture, std::uint64_t joined,
                    std::vector<std::vector<MemoryItem>>& moments) const;
-  std::vector<std::vector<MemoryItem>> device_mixture(const BlockSpec& block,
-                                                      const MixtureSpec& mixture) const;
+  std::vector<std::vector<MemoryItem>> device_mixture(const BlockSpec& block, const MixtureSpec& mixture,
+                                                      std::uint64_t joined) const;
+  // Weights of the sublayer before `part` that joins it; 0: none does.
+  static std::uint64_t joined(const BlockSpec& block, const SublayerSpec& part);
   // Rows of one expert and what it makes of them, of one chunk.
   std::uint64_t expert_rows(const MixtureSpec& mixture) const;
   void add_output(const BlockSpec& block, const SublayerSpec& part, LinearId output,

@@ -201,6 +201,17 @@ std::int64_t experts_to_calibrate(const Recipe& recipe, const ModelSpec& spec, c
   return most;
 }
 
+// Pages that a block reads are those of a chunk of samples, and no longer there when it is calibrated.
+void refuse_uncalibrated_blocks(const Recipe& recipe, const ModelSpec& spec) {
+  const auto refuse = [&](const char* what) {
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("blocks of this {} {}, for which this version takes no statistics", spec.family, what),
+          recipe.source, "method", "write rtn, with a scheme of 16-bit inputs"});
+  };
+  if (spec.shares_pages()) refuse("read the pages of others");
+  if (spec.block_embedding) refuse("have an embedding of their own");
+}
+
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   plan.calibration = recipe.calibration;
   plan.needs_calibration = plan.traits->calibrates || plan.kv_cache ||
@@ -208,6 +219,7 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
   if (!plan.needs_calibration && !plan.target_bits) return;
+  refuse_uncalibrated_blocks(recipe, spec);
   plan.experts_at_once = experts_to_calibrate(recipe, spec, plan);
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }

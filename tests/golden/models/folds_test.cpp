@@ -147,13 +147,30 @@ bool is_behind_heads(const SiteSpec& site, const BlockSpec& block) {
   return delta != nullptr && &site == &block.at(delta->inner);
 }
 
+// A norm over each value takes a scale away again; what a router makes of the residual stream is its own.
+bool is_behind_values_norm(const SiteSpec& site, const BlockSpec& block) {
+  const AttentionSpec* const attention = block.attention();
+  return attention != nullptr && (attention->value_norm || attention->shared_pages) &&
+         &site == &block.at(attention->inner);
+}
+bool is_of_router_alone(const SiteSpec& site, const BlockSpec& block) {
+  const MixtureSpec* const mixture = block.mixture();
+  return mixture != nullptr && mixture->router_norm && &site == &block.at(block.at(mixture->router).site);
+}
+
+// What a gate gives passes a curve, and what it multiplies is looked up.
+bool is_of_embedding(const SiteSpec& site, const BlockSpec& block) {
+  return block.embedded() != nullptr && &site == &block.at(block.embedded()->inner);
+}
+
 void expect_every_reader_to_matter(const BlockSpec& block, const Checkpoint& checkpoint, const Path& model,
                                    const std::vector<float>& original) {
   for (const SiteSpec& site : block.sites) {
     const SublayerSpec& part = block.sublayer_of(block.at(site.readers.front()).site);
     const bool reads_the_stream = !part.before && &site == &block.at(part.sites.front());
-    const bool nothing_folds =
-        reads_the_stream || is_behind_a_curve(site, block) || is_behind_heads(site, block);
+    const bool nothing_folds = reads_the_stream || is_behind_a_curve(site, block) ||
+                               is_behind_heads(site, block) || is_behind_values_norm(site, block) ||
+                               is_of_router_alone(site, block) || is_of_embedding(site, block);
     ASSERT_EQ(std::holds_alternative<std::monostate>(site.producer), nothing_folds) << site.name;
     if (nothing_folds) continue;
     for (std::size_t dropped = 0; dropped < site.readers.size(); ++dropped) {
@@ -172,7 +189,8 @@ TEST_P(FoldedModel, EveryReaderMatters) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::vector<float> original = logits_of(read_tensors(checkpoint), model);
   expect_every_reader_to_matter(spec.blocks[0], checkpoint, model, original);
-  if (spec.blocks[0].delta() != nullptr)  // the other kind of block
+  const AttentionSpec* const second = spec.blocks[1].attention();
+  if (spec.blocks[0].delta() != nullptr || (second != nullptr && second->value_is_key()))  // the other kind
     expect_every_reader_to_matter(spec.blocks[1], checkpoint, model, original);
 }
 
@@ -185,6 +203,37 @@ TEST(FoldedModels, NothingFoldsThroughAGelu) {
   Tensors tensors = read_tensors(checkpoint);
   apply(faulty, block, tensors);
   EXPECT_NE(logits_of(tensors, model), logits_of(checkpoint));
+}
+
+// The fold that others take for granted: v divided, o multiplied.
+TEST(FoldedModels, NothingFoldsThroughANormOfValues) {
+  const Path model = model_folder("gemma4_text");
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  for (const BlockSpec& block : spec.blocks) {
+    const AttentionSpec& attention = *block.attention();
+    SiteSpec faulty = block.at(attention.inner);
+    faulty.producer = LinearRows{attention.value, attention.heads / attention.kv_heads, attention.head_dim};
+    Tensors tensors = read_tensors(checkpoint);
+    apply(faulty, block, tensors);
+    EXPECT_NE(logits_of(tensors, model), logits_of(checkpoint)) << block.prefix;
+  }
+}
+
+// Of the norm before the experts the router is no reader, though it reads the same rows; nor is the MLP.
+TEST(FoldedModels, NothingFoldsIntoTheRouterOfGemma4) {
+  const Path model = model_folder("gemma4_text-moe");
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
+  const BlockSpec block = ModelSpec::read(checkpoint).blocks[0];
+  const MixtureSpec& mixture = *block.mixture();
+  for (const LinearId wrong : {mixture.router, block.mlp()->up.linear}) {
+    SiteSpec faulty = block.at(mixture.input);
+    ASSERT_EQ(std::count(faulty.readers.begin(), faulty.readers.end(), wrong), 0);
+    faulty.readers.push_back(wrong);
+    Tensors tensors = read_tensors(checkpoint);
+    apply(faulty, block, tensors);
+    EXPECT_NE(logits_of(tensors, model), logits_of(checkpoint)) << block.at(wrong).module;
+  }
 }
 
 // A norm behind a mixer multiplies what is added to the residual stream, which more than one mixer reads.

@@ -121,7 +121,11 @@ std::string undivided(const Path& model) {
   if (std::any_of(spec.blocks.begin(), spec.blocks.end(),
                   [](const BlockSpec& own) { return own.mixture() != nullptr; }))
     return "mixture of experts";
-  return attention.kv_heads == 1 ? "KV heads" : "";
+  if (block.embedded() != nullptr) return "embedding of each block";
+  return std::any_of(spec.blocks.begin(), spec.blocks.end(),
+                     [](const BlockSpec& own) { return own.attention()->kv_heads == 1; })
+             ? "KV heads"
+             : "";
 }
 
 // Heads, rows and biases of every family fall to the member they belong to.

@@ -72,7 +72,7 @@ Findings compared_architectures(const std::string& path, const std::string& text
   const std::string name =
       "\"(llama|mistral|ministral3|mixtral|qwen[23]|qwen[23]_moe|qwen3_next|qwen3_5(_moe)?(_text)?|phi3|opt|"
       "olmo[23]|olmoe|smollm3|seed_oss|"
-      "starcoder2|granite|glm4|glm4_moe|minimax_m2|cohere2?|gemma2|gemma3_text|gemma3|gpt_oss|falcon)["
+      "starcoder2|granite|glm4|glm4_moe|minimax_m2|cohere2?|gemma2|gemma[34]_text|gemma[34]|gpt_oss|falcon)["
       "\".]";
   static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
                                    name + "\\s*[=!]=");

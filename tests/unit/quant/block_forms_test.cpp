@@ -9,6 +9,7 @@
 
 #include "captured_output.h"
 #include "support/named_parts.h"
+#include "tests/unit/model/scratch_gemma4.h"
 #include "tests/unit/model/scratch_mixture.h"
 #include "tests/unit/model/scratch_model.h"
 
@@ -255,6 +256,34 @@ TEST(BlockForms, NothingMovesWithoutANormBefore) {
             << module << ": without a fold there is nothing to see";
       }
     }
+  }
+}
+
+// Scales leave three norms: those before attention, the MLP and the experts. The router, what it reads by and
+// all that multiplies behind keep their bytes; o is rounded as it is, because no scale passes the norm of v.
+TEST(BlockForms, ScalesOfGemma4LeaveTheRouterAlone) {
+  ScratchGemma4 model;
+  model.add_experts();
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Job job(kAwqInForms, checkpoint, spec),
+      rounded("method: rtn\nscheme: w4a16_g8_asym\n", checkpoint, spec);
+  for (const BlockSpec& block : spec.blocks) {
+    const auto stored = [&](const std::string& name) {
+      return checkpoint.read_float32(checkpoint.at(block.prefix + name));
+    };
+    for (const char* norm : {"input_layernorm", "pre_feedforward_layernorm", "pre_feedforward_layernorm_2"})
+      EXPECT_NE(job.dense(fmt::format("{}.{}.weight", block.prefix, norm)),
+                stored(fmt::format(".{}.weight", norm)))
+          << norm << ": without a fold there is nothing to see";
+    for (const char* kept :
+         {".router.proj.weight", ".router.scale", ".router.per_expert_scale", ".layer_scalar",
+          ".post_attention_layernorm.weight", ".post_feedforward_layernorm.weight",
+          ".post_feedforward_layernorm_1.weight", ".post_feedforward_layernorm_2.weight"})
+      EXPECT_EQ(job.dense(block.prefix + kept), stored(kept)) << kept;
+    const std::string& output = linear_named(block, "o_proj").module;
+    EXPECT_EQ(job.output.quantized.at(output).codes, rounded.output.quantized.at(output).codes);
   }
 }
 

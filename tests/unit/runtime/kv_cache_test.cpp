@@ -90,6 +90,39 @@ TEST(PageGroups, AreOneWhereOnePoolCannotServeSeveral) {
   EXPECT_EQ(page_groups(spec, true).windows.size(), 6u) << "five and one have no common divisor";
 }
 
+// Layers 6 and 7 behind those six read the pages of layers 5 and 3.
+ModelSpec eight_layers() {
+  ModelSpec spec = six_layers();
+  for (const std::size_t owner : {std::size_t{5}, std::size_t{3}}) {
+    AttentionSpec attention;
+    attention.shared_pages = owner;
+    spec.blocks.emplace_back().sublayers.push_back({{}, attention, {}, {}, {}});
+  }
+  return spec;
+}
+
+TEST(PageGroups, ALayerThatSharesPagesIsWhereItsOwnerIs) {
+  for (const bool same_devices : {true, false}) {
+    const PageGroups alone = page_groups(six_layers(), same_devices),
+                     groups = page_groups(eight_layers(), same_devices);
+    EXPECT_EQ(windows_of_groups(groups), windows_of_groups(alone));
+    EXPECT_EQ(groups.places[6].group, groups.places[5].group);
+    EXPECT_EQ(groups.places[7].group, groups.places[3].group);
+  }
+}
+
+TEST(KvCache, SharedPagesTakeNoMemory) {
+  const auto backend = make_reference_backend();
+  const ModelSpec spec = eight_layers();
+  KvCache cache(spec, *backend, {DType::kBF16}, 16, 4);
+  EXPECT_EQ(cache.bytes(), KvCache(six_layers(), *backend, {DType::kBF16}, 16, 4).bytes());
+  cache.set_scales(5, 2.0f, 3.0f);
+  EXPECT_EQ(cache.pages(6).keys.pointer, cache.pages(5).keys.pointer);
+  EXPECT_EQ(cache.pages(6).value_scale, 3.0f);
+  EXPECT_EQ(cache.pages(7).values.pointer, cache.pages(3).values.pointer);
+  EXPECT_EQ(spec.kv_bytes({DType::kBF16}), six_layers().kv_bytes({DType::kBF16}));
+}
+
 // Three pages of two layers stand where one of six would; layers of different groups write different pages of
 // the same memory, and copies take both layers of a page along, on each member.
 TEST(KvCache, GroupsShareOnePool) {

@@ -56,8 +56,8 @@ TEST_P(Golden, DecodesAsHuggingFaceDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         ::testing::Values("gpt2", "smollm", "llama3", "qwen2", "llama2", "metaspace",
-                                           "ignore_merges", "custom", "tinystories"),
+                         ::testing::Values("gpt2", "smollm", "llama3", "qwen2", "llama2", "gemma",
+                                           "metaspace", "ignore_merges", "custom", "tinystories"),
                          [](const auto& family) { return std::string(family.param); });
 
 }  // namespace

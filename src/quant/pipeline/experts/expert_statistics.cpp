@@ -18,15 +18,21 @@ const MixtureSpec& mixture_of_block(const BlockSpec& block) {
   return *mixture;
 }
 
+// The residual stream, where the router reads it; it may lie in a file.
+TensorView stream_of(const MixtureSpec& mixture, DeviceSamples& lane, const SampleChunk& chunk) {
+  return mixture.router_norm ? lane.residual(chunk) : TensorView();
+}
+
 }  // namespace
 
 std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceWeights& weights) {
   const MixtureSpec& mixture = mixture_of_block(spec(block));
   std::vector<std::int64_t> counts(mixture.experts.size());
   see_inputs(mixture.input, block, weights, Samples::kAll,
-             [&](const DeviceSamples& lane, const TensorView& x, const Turn& turn) {
+             [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
                turn.wait();
-               const RoutedRows routed = route_rows(lane.backend(), weights[0], mixture, x);
+               const RoutedRows routed = route_rows(lane.backend(), spec(block), weights[0], mixture, x,
+                                                    stream_of(mixture, lane, chunk));
                for (std::size_t e = 0; e < counts.size(); ++e)
                  counts[e] += static_cast<std::int64_t>(routed.first[e + 1] - routed.first[e]);
                turn.pass();
@@ -47,9 +53,10 @@ void ActivationStream::each_expert_input(
     see(i, inner_rows(backend, weights[0], {experts[i].expert, 1}, first, mixture.activation, x).view);
   };
   see_inputs(mixture.input, block, weights, Samples::kAll,
-             [&](const DeviceSamples&, const TensorView& x, const Turn& turn) {
+             [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
                turn.wait();
-               const RoutedRows routed = route_rows(backend, weights[0], mixture, x);
+               const RoutedRows routed =
+                   route_rows(backend, spec(block), weights[0], mixture, x, stream_of(mixture, lane, chunk));
                for (std::size_t i = 0; i < experts.size(); ++i) {
                  if (!experts[i].routed) {
                    add(i, x);
