@@ -8,14 +8,14 @@
 //
 // Online softmax over tiles of 64 keys at absolute positions 0, 64, 128, ...: a row does not know its batch,
 // nor which pages hold its past. Stages of a tile: scores (a thread each key, an FMA chain over the head),
-// weights, mix (a thread up to four dimensions). The plain form, right on every device; the S x S matrix is
+// weights, mix (a thread up to five dimensions). The plain form, right on every device; the S x S matrix is
 // nowhere.
 #pragma once
 #include "kernels/cuda/kv_pages.h"
 
 namespace llmq::cuda {
 
-constexpr int kMostHeadDim = 512;
+constexpr int kMostHeadDim = 640;
 
 // A score from q . k; cap 0: none.
 LLMQ_BLOCK float scaled_score(float dot, float scale, float cap) {

@@ -124,8 +124,8 @@ double linear_weights(const ModelSpec& spec) {
 double attention_operations(const ModelSpec& spec, double seen) {
   double operations = 0;
   for (const BlockSpec& block : spec.blocks)
-    if (const AttentionSpec* attention = block.attention())
-      operations += 4 * static_cast<double>(attention->inner_width()) *
+    if (const auto attention = block.attention_sizes())
+      operations += 4 * static_cast<double>(attention->width()) *
                     (attention->window > 0 ? std::min(seen, static_cast<double>(attention->window)) : seen);
   return operations;
 }

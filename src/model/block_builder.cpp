@@ -9,6 +9,10 @@ PagesSpec pages_of(const AttentionSpec& attention) {
   return {attention.kv_heads, attention.head_dim, attention.window};
 }
 
+PagesSpec pages_of(const LatentAttentionSpec& attention) {
+  return {1, static_cast<int>(attention.row_dim()), 0};
+}
+
 NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t width, bool bias) {
   like.gain = {block_.prefix + "." + name + ".weight"};
   if (bias && like.kind == NormSpec::Kind::kLayer) like.bias = {block_.prefix + "." + name + ".bias"};
@@ -46,19 +50,28 @@ SiteId BlockBuilder::site(std::string name, std::int64_t channels) {
   return static_cast<SiteId>(block_.sites.size() - 1);
 }
 
-LinearId BlockBuilder::linear(const std::string& name, SiteId site, std::initializer_list<std::int64_t> parts,
+LinearId BlockBuilder::linear(const std::string& name, SiteId site, std::vector<std::int64_t> parts,
                               bool bias) {
   LinearSpec& linear = block_.linears.emplace_back();
   linear.id = static_cast<LinearId>(block_.linears.size() - 1);
   linear.module = block_.prefix + "." + name;
   linear.weight = {linear.module + ".weight"};
   if (bias) linear.bias = {linear.module + ".bias"};
-  linear.parts = parts;
-  linear.out_features = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  linear.parts = std::move(parts);
+  linear.out_features = std::accumulate(linear.parts.begin(), linear.parts.end(), std::int64_t{0});
   linear.in_features = at(site).channels;
   linear.site = site;
   at(site).readers.push_back(linear.id);
   return linear.id;
+}
+
+LinearId BlockBuilder::absorbed(const std::string& name, SiteId site, int heads, std::int64_t plain,
+                                std::int64_t value_dim) {
+  std::vector<std::int64_t> parts;
+  for (int head = 0; head < heads; ++head) parts.insert(parts.end(), {plain, value_dim});
+  const LinearId id = linear(name, site, std::move(parts), false);
+  at(id).absorbed = true;
+  return id;
 }
 
 void BlockBuilder::attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after) {
@@ -101,6 +114,20 @@ void BlockBuilder::embedded(EmbeddedSpec mixer, std::optional<NormId> after) {
 void BlockBuilder::delta(NormId before, DeltaSpec mixer) {
   producer(mixer.input, NormGain{before});
   block_.sublayers.push_back({before, mixer, {}, {}, {mixer.input, mixer.inner}});
+}
+
+// Rows of values go through a sum over positions, channel by channel.
+void BlockBuilder::latent_attention(NormId before, LatentAttentionSpec mixer) {
+  producer(mixer.input, NormGain{before});
+  if (mixer.queries) producer(*mixer.queries, NormGain{*mixer.query_norm});
+  producer(mixer.latent, NormGain{mixer.latent_norm});
+  producer(mixer.inner, LinearRows{Part{mixer.expand}, 1, mixer.value_dim, mixer.plain});
+  block_.pages = pages_of(mixer);
+  SublayerSpec part{before, {}, {}, {}, {mixer.input}};
+  if (mixer.queries) part.sites.push_back(*mixer.queries);
+  part.sites.insert(part.sites.end(), {mixer.latent, mixer.inner});
+  part.mixer = mixer;
+  block_.sublayers.push_back(std::move(part));
 }
 
 // SmoothQuant's scales cost mixtures more than they give (docs/adr/0020-mixture-of-experts.md).

@@ -2,9 +2,9 @@
 // them to sublayers. Ids are handed out in the order of the calls, which is the order of all lists: of
 // reports, plans and the tensors of a GGUF.
 #pragma once
-#include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "model/block_spec.h"
 
@@ -12,6 +12,7 @@ namespace llmq {
 
 // What the attention of a block leaves for the positions behind.
 PagesSpec pages_of(const AttentionSpec& attention);
+PagesSpec pages_of(const LatentAttentionSpec& attention);
 
 class BlockBuilder {
  public:
@@ -26,9 +27,15 @@ class BlockBuilder {
   TensorId host_tensor(const std::string& name, Shape shape);
   TensorId tensor_of_heads(const std::string& name, std::int64_t heads);
   SiteId site(std::string name, std::int64_t channels);
+  // A tensor of that name, without an ending.
+  TensorPlace vector(const std::string& name) const { return {block_.prefix + "." + name}; }
   void producer(SiteId site, Producer producer) { at(site).producer = producer; }
   // A linear that reads `site`; `parts`: rows of each where several are stored as one.
-  LinearId linear(const std::string& name, SiteId site, std::initializer_list<std::int64_t> parts, bool bias);
+  LinearId linear(const std::string& name, SiteId site, std::vector<std::int64_t> parts, bool bias);
+  // One that attention over latents absorbs: of each head `plain` rows that queries are multiplied by, and
+  // `value_dim` that give values.
+  LinearId absorbed(const std::string& name, SiteId site, int heads, std::int64_t plain,
+                    std::int64_t value_dim);
   void turned_by_rope(LinearId linear, int heads) { at(linear).rope_heads = heads; }
 
   // Sublayers in the order in which they run, with the norms around their mixers. What makes their sites is
@@ -36,6 +43,7 @@ class BlockBuilder {
   void attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after = {});
   void mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after = {});
   void delta(NormId before, DeltaSpec mixer);
+  void latent_attention(NormId before, LatentAttentionSpec mixer);
   void embedded(EmbeddedSpec mixer, std::optional<NormId> after);  // of the residual stream as it is
   void mixture(std::optional<NormId> before, MixtureSpec mixer, std::optional<NormId> after = {});
   // What the last two sublayers give is added up, and h grows by `norm` of the sum.

@@ -43,11 +43,17 @@ std::optional<LinearId> output_of(const MixerSpec& mixer) {
   if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return mlp->output;
   if (const auto* delta = std::get_if<DeltaSpec>(&mixer)) return delta->output;
   if (const auto* embedded = std::get_if<EmbeddedSpec>(&mixer)) return embedded->output;
+  if (const auto* latent = std::get_if<LatentAttentionSpec>(&mixer)) return latent->output;
   return std::nullopt;
 }
 
 std::int64_t SublayerSpec::row_floats() const {
   return std::max(row_floats_of(mixer), beside ? row_floats_of(*beside) : 0);
+}
+
+std::span<const SiteId> SublayerSpec::sites_between() const {
+  if (!output_of(mixer)) return {};
+  return std::span(sites).subspan(1, sites.size() - 2);
 }
 
 std::vector<LinearId> SublayerSpec::outputs() const {
@@ -59,6 +65,10 @@ std::vector<LinearId> SublayerSpec::outputs() const {
 
 bool SublayerSpec::is_output(LinearId id) const {
   return output_of(mixer) == id || (beside && output_of(*beside) == id);
+}
+
+bool SublayerSpec::reads_before_outputs(const LinearSpec& linear) const {
+  return !is_output(linear.id) && std::find(sites.begin(), sites.end(), linear.site) != sites.end();
 }
 
 std::size_t BlockSpec::part_of(SiteId site) const {
@@ -74,6 +84,17 @@ const MlpSpec* BlockSpec::mlp() const { return first_mixer<MlpSpec>(*this); }
 const MixtureSpec* BlockSpec::mixture() const { return first_mixer<MixtureSpec>(*this); }
 const DeltaSpec* BlockSpec::delta() const { return first_mixer<DeltaSpec>(*this); }
 const EmbeddedSpec* BlockSpec::embedded() const { return first_mixer<EmbeddedSpec>(*this); }
+const LatentAttentionSpec* BlockSpec::latent_attention() const {
+  return first_mixer<LatentAttentionSpec>(*this);
+}
+
+std::optional<AttentionSizes> BlockSpec::attention_sizes() const {
+  if (const AttentionSpec* const own = attention())
+    return AttentionSizes{own->heads, own->kv_heads, own->head_dim, own->window};
+  if (const LatentAttentionSpec* const own = latent_attention())
+    return AttentionSizes{own->heads, 1, own->row_dim(), 0};
+  return std::nullopt;
+}
 
 double BlockSpec::share_read(LinearId id, std::int64_t rows) const {
   const MixtureSpec* const spec = mixture();

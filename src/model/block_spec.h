@@ -4,8 +4,8 @@
 //   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both; perhaps a
 //              second mixer of the same before(h), whose share is added behind; or what it gives joins that
 //              of the next sublayer, and one norm goes over the sum of both before h grows
-//   mixer      attention, a gated delta net, an MLP, a mixture of experts or an embedding of the block's own:
-//              it names its linears and its sites
+//   mixer      attention, attention over latents, a gated delta net, an MLP, a mixture of experts or an
+//              embedding of the block's own: it names its linears and its sites
 //   site       a distinct input of linears: who reads it, and what it is made of
 //
 // Outside model/mixers/ nobody asks what kind a mixer is, and outside model/families/ nobody names a linear:
@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -45,6 +46,9 @@ struct LinearSpec {
   int rope_heads = 0;  // above 0: rows are heads that rope turns, which a GGUF stores in an order of its own
   bool quantizable =
       true;  // else it stays dense whatever a recipe says, and folds scale it as it is (a router)
+  // Parts in even places are multiplied from the other side, y = x W where others give x W^T: what asks for a
+  // latent instead of what is made of it (LatentAttentionSpec). Inputs are then never rounded to 8 bits.
+  bool absorbed = false;
   bool has_bias() const { return bias.exists(); }
   // Where the rows of a part begin.
   std::int64_t first_row(std::size_t part) const {
@@ -109,10 +113,15 @@ struct NormGain {  // and the norm's bias
   NormId norm{};
 };
 // Channel c comes from row c of the part; of attention, where `repeat` query heads share the values of a KV
-// head of head_dim channels, from row c / head_dim / repeat * head_dim + c % head_dim.
+// head of head_dim channels, from row c / head_dim / repeat * head_dim + c % head_dim; where other rows stand
+// before those of each head, `skipped` of them, that many rows further on for each head up to it.
 struct LinearRows {
   Part rows;
-  std::int64_t repeat = 1, head_dim = 1;
+  std::int64_t repeat = 1, head_dim = 1, skipped = 0;
+  std::int64_t row_of(std::int64_t channel) const {
+    const std::int64_t head = channel / head_dim / repeat;
+    return head * (skipped + head_dim) + skipped + channel % head_dim;
+  }
 };
 using Producer = std::variant<std::monostate, NormGain, LinearRows>;  // the first: nothing can be divided
 
@@ -156,6 +165,40 @@ struct AttentionSpec {
   std::int64_t query_rows() const { return inner_width() * (gated ? 2 : 1); }
   // FP32 of a row while it passes: q, k and v, with gates and what they multiply.
   std::int64_t row_floats() const { return std::int64_t{heads * (gated ? 4 : 1) + 2 * kv_heads} * head_dim; }
+};
+
+// Attention whose keys and values are made of one latent row for each position
+// (docs/adr/0025-latent-attention.md):
+//
+//   c = norm(joint(x)[0 .. rank)),  r = rope(joint(x)[rank ..)),  q = query(norm(narrow(x)))
+//   of head h:  K = expand's rows [rank of plain],  V = those [rank of value_dim] behind them
+//   score = scale * (q_plain . (K c) + rope(q_turning) . r) = scale * [q_plain K | rope(q_turning)] . [c | r]
+//   inner = V (sum of shares * c)
+//
+// So pages hold [c | r], and every head looks at the same row.
+struct LatentAttentionSpec {
+  SiteId input{}, latent{}, inner{};
+  std::optional<SiteId> queries;     // of `query`, behind `narrow` and a norm; none: it reads `input`
+  std::optional<LinearId> narrow;    // and with them
+  std::optional<NormId> query_norm;  // of what it gives
+  LinearId query{};                  // for each head [plain | turning]
+  LinearId joint{};                  // [latent | turning], of all heads
+  NormId latent_norm{};
+  LinearId expand{};  // absorbed; for each head a part of `plain` rows and one of `value_dim`
+  LinearId output{};
+  int heads = 0;
+  std::int64_t rank = 0, plain = 0, value_dim = 0;
+  RopeUse rope;  // of the turning channels, which are rope.dims
+  float scale = 0;
+  std::int64_t query_dim() const { return plain + rope.dims; }
+  std::int64_t row_dim() const { return rank + rope.dims; }
+  std::int64_t inner_width() const { return heads * value_dim; }
+  // Queries, their plain channels rounded, queries of latents, what they get of them and are given for it;
+  // and what `narrow` and `joint` give, with the norms behind them.
+  std::int64_t row_floats() const {
+    return heads * (query_dim() + plain + 2 * row_dim() + value_dim) + 2 * query_rank + 3 * row_dim();
+  }
+  std::int64_t query_rank = 0;  // channels of `queries`; 0: there are none
 };
 
 // A gated delta net (docs/adr/0023-recurrent-state.md):
@@ -223,9 +266,9 @@ struct MixtureSpec {
   int top_k = 0;
   RouterScore score = RouterScore::kSoftmax;
   std::optional<TensorId> correction;  // is added to the scores that experts are chosen by, and weighs none
-  // Experts are chosen among those of the kept_groups groups of the greatest two scores; groups are equally
-  // many experts each, one behind another.
-  int groups = 1, kept_groups = 1;
+  // Experts are chosen among those of the kept_groups groups whose group_best greatest scores are the
+  // greatest together; groups are equally many experts each, one behind another.
+  int groups = 1, kept_groups = 1, group_best = 2;
   bool normalized = false;                // the weights of a row's experts are divided by their sum
   double weight_scale = 1;                // of the weights, then
   std::optional<TensorId> expert_scales;  // of the weights by their expert, at last
@@ -258,7 +301,8 @@ struct EmbeddedSpec {
   std::int64_t row_floats() const { return width; }
 };
 
-using MixerSpec = std::variant<AttentionSpec, MlpSpec, MixtureSpec, DeltaSpec, EmbeddedSpec>;
+using MixerSpec =
+    std::variant<AttentionSpec, MlpSpec, MixtureSpec, DeltaSpec, EmbeddedSpec, LatentAttentionSpec>;
 
 struct SublayerSpec {
   std::optional<NormId> before;  // none: the mixer reads the residual stream as it is
@@ -274,11 +318,17 @@ struct SublayerSpec {
   // FP32 of a row while it passes whichever mixer takes more.
   std::int64_t row_floats() const;
   // Whether rows see those before them: by way of pages, or by a state.
-  bool has_pages() const { return std::holds_alternative<AttentionSpec>(mixer); }
+  bool has_pages() const {
+    return std::holds_alternative<AttentionSpec>(mixer) || std::holds_alternative<LatentAttentionSpec>(mixer);
+  }
   bool has_state() const { return std::holds_alternative<DeltaSpec>(mixer); }
+  // The sites between the first and the last that are inputs of all rows; none where there is no output.
+  std::span<const SiteId> sites_between() const;
   // The linears that give what is added, one for each mixer; none where the mixer itself does.
   std::vector<LinearId> outputs() const;
   bool is_output(LinearId id) const;
+  // Whether it reads one of its sites and gives nothing that is added.
+  bool reads_before_outputs(const LinearSpec& linear) const;
 };
 
 // Of a mixer: the channels that it gives (the input of its output linear, or what is added), FP32 of a row
@@ -286,6 +336,13 @@ struct SublayerSpec {
 std::int64_t inner_width_of(const MixerSpec& mixer);
 std::int64_t row_floats_of(const MixerSpec& mixer);
 std::optional<LinearId> output_of(const MixerSpec& mixer);
+
+// What attention of any kind asks of a device.
+struct AttentionSizes {
+  int heads = 0, kv_heads = 0;
+  std::int64_t head_dim = 0, window = 0;
+  std::int64_t width() const { return heads * head_dim; }  // of queries of keys as they lie in pages
+};
 
 // What every position of a block leaves for those behind it.
 struct PagesSpec {
@@ -315,6 +372,8 @@ struct BlockSpec {
   const MixtureSpec* mixture() const;
   const DeltaSpec* delta() const;
   const EmbeddedSpec* embedded() const;
+  const LatentAttentionSpec* latent_attention() const;
+  std::optional<AttentionSizes> attention_sizes() const;  // of whichever leaves pages
   // The share of a linear's weight that a step of so many rows reads, on the average over those like it, at
   // most: all of it, but for experts, of which no more are asked for than the rows have together.
   double share_read(LinearId id, std::int64_t rows) const;

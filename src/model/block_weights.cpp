@@ -29,6 +29,10 @@ struct ReadLinear {
 ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite,
                        PackedWeights packed, ThreadPool& pool) {
   ReadLinear read;
+  if (linear.absorbed) {  // some of its parts are transposed
+    read.values = source.weight(linear, pool, allow_nonfinite);
+    return read;
+  }
   const bool codes = packed == PackedWeights::kCodes;
   read.stored = source.stored(linear, allow_nonfinite);
   if (!read.stored && source.is_packed(linear.module) &&
@@ -49,6 +53,16 @@ std::unique_ptr<PreparedWeight> prepare_matrix(Backend& backend, Compute compute
                                                const QuantizedMatrix& matrix) {
   return matrix.scheme.activation_bits == 8 ? backend.prepare_quantized(matrix, compute)
                                             : prepare_codes(backend, compute, matrix);
+}
+
+// A part of an absorbed linear, `weight` F32 [out, in]: those in even places from the other side.
+std::unique_ptr<PreparedWeight> prepare_absorbed(Backend& backend, Compute compute, const TensorView& weight,
+                                                 std::size_t part, std::int64_t first, std::int64_t count) {
+  const TensorView rows = weight.row_slice(first, count);
+  if (part % 2 != 0) return backend.prepare(rows, compute);
+  const std::vector<float> turned = transposed(
+      std::span(rows.as<const float>(), static_cast<std::size_t>(count * rows.cols())), count, rows.cols());
+  return backend.prepare(TensorView(turned.data(), DType::kF32, Shape{rows.cols(), count}), compute);
 }
 
 // prepare(output rows [first, first + count)), which are the matrix itself where they are all.
@@ -102,13 +116,27 @@ std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
 void set_weight(Backend& backend, Compute compute, const LinearSpec& linear, const TensorView& weight,
                 BlockLinear& into) {
   into.parts.resize(linear.parts.size());
+  ZeroedNumbers<float> values;
+  TensorView whole = weight;
+  if (linear.absorbed && weight.dtype != DType::kF32) {
+    values = ZeroedNumbers<float>(static_cast<std::size_t>(weight.shape.elements()));
+    to_float32(weight, values);
+    whole = TensorView(values.data(), DType::kF32, weight.shape);
+  }
   each_part(linear, [&](std::size_t part, std::int64_t first, std::int64_t rows) {
-    into.parts[part].weight = backend.prepare(weight.row_slice(first, rows), compute);
+    into.parts[part].weight = linear.absorbed ? prepare_absorbed(backend, compute, whole, part, first, rows)
+                                              : backend.prepare(weight.row_slice(first, rows), compute);
   });
 }
 
 void set_weight(Backend& backend, Compute compute, const LinearSpec& linear, const QuantizedMatrix& matrix,
                 BlockLinear& into) {
+  if (linear.absorbed) {
+    ZeroedNumbers<float> values(matrix.codes.size());
+    dequantize(matrix, values, backend.workers());
+    const TensorView whole(values.data(), DType::kF32, Shape{matrix.out_features, matrix.in_features});
+    return set_weight(backend, compute, linear, whole, into);
+  }
   into.parts.resize(linear.parts.size());
   each_part(linear, [&](std::size_t part, std::int64_t first, std::int64_t rows) {
     into.parts[part].weight = prepare_rows(matrix, first, rows, [&](const QuantizedMatrix& own) {
@@ -131,8 +159,14 @@ std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members
   const ReadLinear read = read_linear(source, linear, allow_nonfinite, packed, members.front()->workers());
   std::vector<BlockLinear> shares(members.size());
   each_share(linear, members.size(), [&](std::size_t member, std::int64_t first, std::int64_t count) {
+    const std::size_t part = shares[member].parts.size();
     LinearPart& share = shares[member].parts.emplace_back();
-    share.weight = prepare_rows(*members[member], compute, linear, read, first, count);
+    share.weight = linear.absorbed
+                       ? prepare_absorbed(*members[member], compute,
+                                          TensorView(read.values.data(), DType::kF32,
+                                                     Shape{linear.out_features, linear.in_features}),
+                                          part, first, count)
+                       : prepare_rows(*members[member], compute, linear, read, first, count);
     if (!read.bias.empty())
       share.bias = upload_values(
           *members[member],

@@ -36,6 +36,11 @@ void add_divided(const BlockSpec&, const MixtureSpec&, std::vector<Divided>& all
   all.emplace_back("mixture of experts", 1);
 }
 
+// All heads look at the same latents.
+void add_divided(const BlockSpec&, const LatentAttentionSpec&, std::vector<Divided>& all) {
+  all.emplace_back("attention over latents", 1);
+}
+
 void add_divided(const BlockSpec&, const DeltaSpec&, std::vector<Divided>& all) {
   all.emplace_back("gated delta net", 1);
 }
@@ -52,6 +57,7 @@ void divide(MlpSpec& mlp, std::int64_t members) { mlp.width /= members; }
 void divide(MixtureSpec&, std::int64_t) {}
 void divide(DeltaSpec&, std::int64_t) {}
 void divide(EmbeddedSpec&, std::int64_t) {}
+void divide(LatentAttentionSpec&, std::int64_t) {}
 
 std::vector<Divided> divided_parts(const ModelSpec& spec) {
   std::vector<Divided> all;

@@ -8,14 +8,18 @@ namespace {
 
 // Every block turns as many channels as its table has angles for, twice.
 void check_rope_uses(const ModelSpec& spec) {
-  for (const BlockSpec& block : spec.blocks) {
-    const AttentionSpec* const attention = block.attention();
-    if (attention == nullptr || attention->rope.dims == 0) continue;
-    const RopeUse& use = attention->rope;
-    for (const std::size_t table : {use.table, attention->query_table.value_or(use.table)})
+  const auto check = [&](const BlockSpec& block, const RopeUse& use, std::size_t of_queries) {
+    for (const std::size_t table : {use.table, of_queries})
       if (table >= spec.ropes.size() || spec.ropes[table].dims != use.dims)
         fail(ErrorKind::kInternal, "{} turns {} channels by rope table {}, which is none of {} such tables",
              block.prefix, use.dims, table, spec.ropes.size());
+  };
+  for (const BlockSpec& block : spec.blocks) {
+    const AttentionSpec* const attention = block.attention();
+    if (attention != nullptr && attention->rope.dims != 0)
+      check(block, attention->rope, attention->query_table.value_or(attention->rope.table));
+    if (const LatentAttentionSpec* const latent = block.latent_attention())
+      check(block, latent->rope, latent->rope.table);
   }
 }
 

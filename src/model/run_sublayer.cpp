@@ -70,12 +70,18 @@ class SublayerRun {
     if (!output_of(part_.mixer))
       fail(ErrorKind::kInternal, "{} has a mixture of experts: only what it reads is a site of all rows",
            block_.prefix);
+    // A mixer beside another has the last site, and the first mixer those before it.
+    const auto behind = std::span(part_.sites).subspan(1);
+    const std::size_t own_sites = behind.size() - (part_.beside ? 1 : 0);
     std::vector<TensorView> inner;
-    for (std::size_t i = 1; i < part_.sites.size(); ++i) {
-      inner.push_back(tap.place(block_.at(part_.sites[i]), part_.sites[i], count));
-      mix(0, i == 1 ? part_.mixer : *part_.beside, 0, x, inner.back());
-      if (tap.at(part_.sites[i], inner.back()) == Tap::Flow::kStop) return false;
-    }
+    const auto passes = [&](const MixerSpec& kind, std::span<const SiteId> sites) {
+      const MixerRun run = run_of(0, 0);
+      return std::visit(
+          [&](const auto& mixer) { return run_tapped(run, mixer, x, sites, tap, inner.emplace_back()); },
+          kind);
+    };
+    if (!passes(part_.mixer, behind.first(own_sites))) return false;
+    if (part_.beside && !passes(*part_.beside, behind.subspan(own_sites))) return false;
     if (part_.joins_next) return true;
     const std::vector<LinearId> outputs = part_.outputs();
     for (std::size_t i = 0; i < outputs.size(); ++i) add_output(outputs[i], {&inner[i], 1}, 0);

@@ -18,19 +18,9 @@
 
 #include "device/exchange.h"
 #include "model/forward_context.h"
+#include "model/mixers/tap.h"
 
 namespace llmq {
-
-// What looks at the inputs of linears on their way; evaluation and serving have none.
-class Tap {
- public:
-  virtual ~Tap() = default;
-  enum class Flow : std::uint8_t { kGoOn, kStop };
-  // Where the input of a site is to lie: [rows, the site's channels] of the compute dtype, valid until the
-  // walk is over.
-  virtual TensorView place(const SiteSpec& site, SiteId id, std::int64_t rows) = 0;
-  virtual Flow at(SiteId site, const TensorView& x) = 0;
-};
 
 // h += the output of sublayer `part` of the block, for all rows of the batch; on each member alike. A
 // sublayer whose rows do not see one another goes through its wide stages in chunks of rows.

@@ -161,10 +161,11 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
   }
   for (const BlockSpec& block : spec.blocks) {
     for (const NormSpec& norm : block.norms)
-      check.expect_norm(norm, norm.width == spec.hidden_size       ? "hidden_size"
-                              : norm.width == block.pages.head_dim ? "head_dim"
-                              : block.delta() != nullptr           ? "linear_value_head_dim"
-                                                                   : "all heads of head_dim");
+      check.expect_norm(norm, norm.width == spec.hidden_size        ? "hidden_size"
+                              : block.latent_attention() != nullptr ? "q_lora_rank or kv_lora_rank"
+                              : norm.width == block.pages.head_dim  ? "head_dim"
+                              : block.delta() != nullptr            ? "linear_value_head_dim"
+                                                                    : "all heads of head_dim");
     for (const MixerTensor& tensor : block.tensors)
       check.expect(tensor.place.tensor, tensor.shape,
                    tensor.shape.elements() == 1 ? "one number"

@@ -202,6 +202,17 @@ struct Engine::State {
     run(first, blocks.size(), on_members(hidden).views);
   }
 
+  // Why keys and values of few bits are not fitted to this model; null where they are.
+  const char* why_not_fitted() const {
+    if (spec.state_bytes() > 0)
+      return "keys and values of few bits are not fitted in a model with gated delta nets";
+    if (spec.shares_pages())
+      return "keys and values of few bits are not fitted in a model whose blocks share pages";
+    for (const BlockSpec& block : spec.blocks)
+      if (block.latent_attention() != nullptr)
+        return "latents of few bits are not fitted, and pages of this model hold latents";
+    return nullptr;
+  }
   void prepare_packed_pages(const LinearSource& source) {
     const std::optional<KvFormats> packed = options.kv ? options.kv->packed : std::nullopt;
     if (packed == kKvFloat8 && source.kv_cache() == KvCacheType::kFloat8)
@@ -211,18 +222,8 @@ struct Engine::State {
                            source.tensor(kv_scale_name(spec.blocks[layer], "k_scale")).front(),
                            source.tensor(kv_scale_name(spec.blocks[layer], "v_scale")).front());
     if (!packed || options.kv_probe.empty()) return;
-    if (spec.state_bytes() > 0)
-      fail(ErrorKind::kUnsupported,
-           {"keys and values of few bits are not fitted in a model with gated delta nets",
-            {},
-            "--kv-cache-dtype",
-            "leave it out, or take fp8"});
-    if (spec.shares_pages())
-      fail(ErrorKind::kUnsupported,
-           {"keys and values of few bits are not fitted in a model whose blocks share pages",
-            {},
-            "--kv-cache-dtype",
-            "leave it out, or take fp8"});
+    if (const char* const why = why_not_fitted(); why != nullptr)
+      fail(ErrorKind::kUnsupported, {why, {}, "--kv-cache-dtype", "leave it out, or take fp8"});
     const Shape shape{static_cast<std::int64_t>(options.kv_probe.size()), spec.hidden_size};
     const Buffer hidden = backend->allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
     const TensorView view = hidden.view(DType::kF32, shape);

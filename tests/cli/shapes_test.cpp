@@ -108,9 +108,9 @@ TEST(PlanOfShape, AMemoryLimitTakesAFileBeforeItTakesManyPasses) {
   EXPECT_TRUE(little.at("activations_in_file").as_bool());
 }
 
-// Linears of a block times blocks: four of attention; three of each expert, or of the MLP. In the small model
-// with a vision tower, that and the embedding are a third. Of Gemma 4, full attention has no v_proj, and an
-// MLP stands beside the experts.
+// Linears of a block times blocks: four of attention, or five over latents; three of each expert, or of the
+// MLP. In the small model with a vision tower, that and the embedding are a third. Of Gemma 4, full attention
+// has no v_proj, and an MLP stands beside the experts.
 INSTANTIATE_TEST_SUITE_P(
     Published, PresetOfShape,
     ::testing::Values(Preset{"qwen3-30b-a3b.yaml", "qwen3-30b-a3b", 48 * (4 + 128 * 3), 0.28},
@@ -121,6 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Preset{"qwen3.6-35b-a3b.yaml", "qwen3.6-35b-a3b", 30 * 3 + 10 * 4 + 40 * 257 * 3, 0.35},
                       // Published as MXFP4: what goes out is as large as what comes in.
                       Preset{"gpt-oss-20b.yaml", "gpt-oss-20b", 24 * 32 * 3, 1.05},
+                      Preset{"glm-4.7-flash.yaml", "glm-4.7-flash", 47 * 5 + 3 + 46 * 65 * 3, 0.31},
                       Preset{"qwen3-vl-2b.yaml", "qwen3-vl-2b", 28 * (4 + 3), 0.52}),
     [](const auto& tested) {
       std::string name = tested.param.shape;

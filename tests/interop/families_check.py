@@ -14,7 +14,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, GraniteConfig, GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GraniteConfig, GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
 
 from make_random_models import add_further_block
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
@@ -95,6 +95,8 @@ FALCON = FalconConfig(vocab_size=2048, hidden_size=96, ffn_hidden_size=192, num_
 SPARSE = dict(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
               num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
               num_experts_per_tok=2)
+LATENT = {**SPARSE, "num_key_value_heads": 6, "kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+          "v_head_dim": 16, "moe_intermediate_size": 64, "n_routed_experts": 4}
 MIXTURES = {
     "qwen3_moe": Qwen3MoeConfig(**SPARSE, head_dim=16, num_experts=4, moe_intermediate_size=64, mlp_only_layers=[0]),
     "qwen2_moe": Qwen2MoeConfig(**SPARSE, num_experts=4, moe_intermediate_size=64, shared_expert_intermediate_size=128),
@@ -105,8 +107,15 @@ MIXTURES = {
     "glm4_moe": Glm4MoeConfig(**SPARSE, n_routed_experts=4, moe_intermediate_size=64, n_group=2, topk_group=1, use_qk_norm=True,
                               routed_scaling_factor=1.6),
     "gemma4_text": Gemma4TextConfig(**GEMMA4, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=64),
+    "deepseek_v2": DeepseekV2Config(**{**LATENT, "q_lora_rank": None}, first_k_dense_replace=1, topk_method="group_limited_greedy", n_group=2,
+                                    topk_group=1, routed_scaling_factor=1.4),
+    "deepseek_v3": DeepseekV3Config(**LATENT, first_k_dense_replace=1, n_group=2, topk_group=1, rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=128, mscale=1.0, mscale_all_dim=0.8)),
+    "glm4_moe_lite": Glm4MoeLiteConfig(**LATENT),
     "minimax_m2": MiniMaxM2Config(**SPARSE, head_dim=16, num_local_experts=4, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
 }
+FURTHER = ("glm4_moe", "deepseek_v3", "glm4_moe_lite")  # have a block behind the last
+WITHOUT_GGUF = (*FURTHER, "qwen3_next", "deepseek_v2", "gemma4_text")
 # Transformers reads stacks alone, so what is compared with it is a copy that is stacked again.
 STACKED = {
     "granitemoe": (".block_sparse_moe.experts.", "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),
@@ -135,7 +144,7 @@ def random_model(config, folder):
             elif name.endswith("layer_scalar"):
                 buffer.copy_(0.7 + 0.2 * torch.randn_like(buffer))
     model.save_pretrained(folder)
-    if config.model_type == "glm4_moe":
+    if config.model_type in FURTHER:
         add_further_block(Path(folder), config.num_hidden_layers)
     give_tokenizer(folder)
     return folder
@@ -209,7 +218,7 @@ def check_mixture(program, family, source, work):
         llmq(program, "quantize", "--model", source, "--output", output, "--method", method,
              *[a for s in settings for a in ("--set", s)])
         expect(llmq(program, "verify", output)["ok"], f"{family}, {name}: the output is what its manifest says")
-        if family == "glm4_moe":
+        if family in FURTHER:
             check_further_block(family, name, source, output, MIXTURES[family].num_hidden_layers)
         return output
 
@@ -246,7 +255,7 @@ def check_mixture(program, family, source, work):
     smoothed = quantized("smoothed", "scheme=w8a8", *few, method="smoothquant")
     found = llmq(program, "eval-ppl", smoothed, "--max-windows", 2)["ppl"]
     expect(abs(found / original - 1) < 0.05, f"{family}, smoothquant: perplexity {found:.4f} of {original:.4f}")
-    without_gguf = [["--method", "rtn", "--set", "format=gguf"]] if family in ("qwen3_next", "glm4_moe", "minimax_m2", "gemma4_text") else []
+    without_gguf = [["--method", "rtn", "--set", "format=gguf"]] if family in WITHOUT_GGUF else []
     for extra in (["--method", "gptq", "--set", "target_bits=4.5"], *without_gguf):
         refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
                                  capture_output=True, text=True)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, name_layers, save_wrapper
 
@@ -41,6 +41,10 @@ HYBRID = dict(layer_types="hybrid", head_dim=16, linear_num_key_heads=2, linear_
 # No embedding of each block; the last block has full attention.
 GEMMA4 = dict(sliding_window=7, layer_types="alternate", hidden_size_per_layer_input=0)
 QUARTER = rope(theta=10000000.0, partial_rotary_factor=0.25)
+# Of a head 6 channels are plain and 4 turn, and values have another width than keys.
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=24, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=10,
+              moe_intermediate_size=24, num_experts_per_tok=2)
+MSCALE = dict(factor=4.0, original_max_position_embeddings=16, beta_fast=8.0, beta_slow=0.5)
 HALF = rope(theta=50000.0, partial_rotary_factor=0.5)
 SECTIONS = dict(mrope_section=[2, 1, 1], mrope_interleaved=True)
 
@@ -222,6 +226,58 @@ MODELS = {
         Glm4MoeConfig,
         dict(n_routed_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, first_k_dense_replace=0, norm_topk_prob=False,
              head_dim=12, tie_word_embeddings=True, rope_parameters=rope(theta=500.0, partial_rotary_factor=1.0 / 3)),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    # Block 0 has an MLP; of two groups of three experts one is kept; scores and rope grow by different mscales.
+    "deepseek_v3": (
+        DeepseekV3Config,
+        dict(LATENT, n_routed_experts=6, n_shared_experts=2, n_group=2, topk_group=1, first_k_dense_replace=1, attention_bias=True,
+             num_nextn_predict_layers=1, rope_parameters=rope("yarn", mscale=1.0, mscale_all_dim=0.7, **MSCALE)),
+        "float32",
+        ["further block"],
+    ),
+    # Without q_a_proj, and channels that turn are halves.
+    "deepseek_v3-halves": (
+        DeepseekV3Config,
+        dict(LATENT, q_lora_rank=None, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1,
+             norm_topk_prob=False, rope_interleave=False, routed_scaling_factor=1.3, qk_rope_head_dim=8, tie_word_embeddings=True),
+        "bfloat16",
+        [],
+    ),
+    # As it was published, under the name that Transformers does not know.
+    "kimi_k2": (
+        DeepseekV3Config,
+        dict(LATENT, n_routed_experts=5, n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1, routed_scaling_factor=2.8,
+             rope_parameters=rope("yarn", theta=50000.0, mscale=1.0, mscale_all_dim=1.0, **MSCALE)),
+        "bfloat16",
+        ["transformers4", "type", "kimi"],
+    ),
+    # As it was published: one group of two counts by its best expert alone.
+    "deepseek_v2": (
+        DeepseekV2Config,
+        dict(LATENT, n_routed_experts=6, n_shared_experts=2, topk_method="group_limited_greedy", n_group=3, topk_group=2,
+             first_k_dense_replace=1, routed_scaling_factor=1.6, num_experts_per_tok=3,
+             rope_parameters=rope("yarn", mscale=0.7, mscale_all_dim=0.7, **MSCALE)),
+        "float32",
+        ["transformers4", "type", "deepseek"],
+    ),
+    "deepseek_v2-lite": (
+        DeepseekV2Config,
+        dict(LATENT, q_lora_rank=None, n_routed_experts=5, n_shared_experts=1, first_k_dense_replace=0, attention_bias=True),
+        "bfloat16",
+        [],
+    ),
+    "glm4_moe_lite": (
+        Glm4MoeLiteConfig,
+        dict(LATENT, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=3, rms_norm_eps=1e-5, rope_parameters=rope(theta=1000000.0)),
+        "float32",
+        ["further block"],
+    ),
+    "glm4_moe_lite-groups": (
+        Glm4MoeLiteConfig,
+        dict(LATENT, n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, num_experts_per_tok=4, mlp_layer_types=["sparse", "dense"],
+             attention_bias=True, tie_word_embeddings=True),
         "bfloat16",
         ["transformers4"],
     ),
@@ -533,6 +589,12 @@ def add_further_block(folder, layers):
     save_file(tensors, shard, metadata={"format": "pt"})
 
 
+def rewrite(path, **keys):
+    config = json.loads(path.read_text())
+    config.update(keys)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
 def auto_class(name):
     return AutoModelForImageTextToText if name in WRAPPERS else AutoModelForCausalLM
 
@@ -563,6 +625,8 @@ def write_model(name, out, hidden, layers):
         add_unread_keys(folder / "model")
     if "global keys" in edits:
         name_global_heads(folder / "model" / "config.json")
+    if "deepseek" in edits:  # keys of its releases, which say what Transformers' class does
+        rewrite(folder / "model" / "config.json", scoring_func="softmax", moe_layer_freq=1, ep_size=1, aux_loss_alpha=0.001, seq_aux=True)
     if "rotary_dim" in edits:
         path = folder / "model" / "config.json"
         said = json.loads(path.read_text())
@@ -587,6 +651,9 @@ def write_model(name, out, hidden, layers):
     with torch.no_grad():
         logits = loaded(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()
     save_numpy({"ids": ids, "logits": np.ascontiguousarray(logits)}, folder / "logits.safetensors")
+    if "kimi" in edits:
+        rewrite(folder / "model" / "config.json", model_type="kimi_k2", scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1,
+                ep_size=1, seq_aux=True, aux_loss_alpha=0.001, num_nextn_predict_layers=0)
     print(f"{name}: {sum(p.numel() for p in loaded.parameters())} parameters, logits {logits.min():.3f} .. {logits.max():.3f}")
 
 

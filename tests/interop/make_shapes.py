@@ -46,6 +46,16 @@ QWEN3_VL_2B = {
     "vision_end_token_id": 151653, "vision_start_token_id": 151652}
 
 
+GLM_47_FLASH = {
+    "architectures": ["Glm4MoeLiteForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "dtype": "bfloat16",
+    "eos_token_id": [154820, 154827, 154829], "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 10240,
+    "kv_lora_rank": 512, "max_position_embeddings": 202752, "model_type": "glm4_moe_lite", "moe_intermediate_size": 1536, "n_group": 1,
+    "n_routed_experts": 64, "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 20, "num_experts_per_tok": 4,
+    "num_hidden_layers": 47, "num_key_value_heads": 20, "num_nextn_predict_layers": 1, "pad_token_id": 154820, "partial_rotary_factor": 1.0,
+    "q_lora_rank": 768, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 1000000,
+    "routed_scaling_factor": 1.8, "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc", "v_head_dim": 256, "vocab_size": 154880}
+
+
 QWEN36 = {
     "attention_bias": False, "attention_dropout": 0.0, "attn_output_gate": True, "bos_token_id": 248044, "dtype": "bfloat16", "eos_token_id": 248044,
     "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu", "initializer_range": 0.02, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
@@ -120,6 +130,15 @@ def with_mtp(tensors, hidden):
         ("mtp.fc.weight", [hidden, 2 * hidden]), *((f"mtp.{n}.weight", [hidden]) for n in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"))]
 
 
+def with_further_block(tensors, config):
+    """The block behind the last, which predicts a further token, and what is before and behind it."""
+    hidden, vocabulary, layers = config["hidden_size"], config["vocab_size"], config["num_hidden_layers"]
+    last, further = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    return tensors + [(further + n.removeprefix(last), s) for n, s in tensors if n.startswith(last)] + [
+        (further + "eh_proj.weight", [hidden, 2 * hidden]), *((f"{further}{n}.weight", [hidden]) for n in ("enorm", "hnorm", "shared_head.norm")),
+        *((f"{further}{n}.weight", [vocabulary, hidden]) for n in ("embed_tokens", "shared_head.head"))]
+
+
 def experts_apart(gate, up, down):
     """From the stacked experts of Transformers to a tensor for each matrix of each expert."""
     def part(name, shape):
@@ -147,6 +166,7 @@ def mxfp4(name, shape):
 MODELS = {
     "qwen3-30b-a3b": (QWEN3_30B_A3B, AutoModelForCausalLM, experts_apart("gate_proj", "up_proj", "down_proj")),
     "mixtral-8x7b": (MIXTRAL_8X7B, AutoModelForCausalLM, mixtral),
+    "glm-4.7-flash": (GLM_47_FLASH, AutoModelForCausalLM, experts_apart("gate_proj", "up_proj", "down_proj")),
     "qwen3-vl-2b": (QWEN3_VL_2B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "gemma-4-26b-a4b": (GEMMA4_26B_A4B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "qwen3.6-27b": (QWEN36_27B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
@@ -166,7 +186,7 @@ def collapsed(tensors):
         places = [sorted({n[i] for n in numbers}) for i in range(len(numbers[0]))]
         if math.prod(map(len, places)) != len(numbers):
             raise SystemExit(f"{pattern}: {len(numbers)} of {places}")
-        words = ["{%d}" % len(p) if p == list(range(len(p))) else "{%s}" % ",".join(map(str, p)) for p in places]
+        words = ["{%d}" % len(p) if p == list(range(len(p))) else str(p[0]) if len(p) == 1 else "{%s}" % ",".join(map(str, p)) for p in places]
         result[pattern.format(*words)] = [of_its_own[0] if of_its_own else "BF16", list(shape)]
     return result
 
@@ -180,6 +200,8 @@ def main():
         tensors = [part for n, t in model.state_dict().items() if n not in tied for part in layout(n, t.shape)]
         if "mtp_num_hidden_layers" in config.get("text_config", {}):
             tensors = with_mtp(tensors, config["text_config"]["hidden_size"])
+        if config.get("num_nextn_predict_layers"):
+            tensors = with_further_block(tensors, config)
         lines = [f"    {json.dumps(n)}: {json.dumps(value)}" for n, value in collapsed(tensors).items()]
         text = json.dumps(config, indent=1)
         (OUT / f"{name}.json").write_text('{\n"config": %s,\n"tensors": {\n%s\n}\n}\n' % (text, ",\n".join(lines)))

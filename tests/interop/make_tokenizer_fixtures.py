@@ -9,12 +9,15 @@ from tokenizers import Regex, Tokenizer, AddedToken, decoders, models, normalize
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+# DeepSeek V3's, one split behind another: numbers, the scripts that write no spaces, and the rest.
+DEEPSEEK3 = (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+             r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""")
 CORPUS = ["The quick brown fox jumps over the lazy dog.", "It's 1234 o'clock; they'll say they've seen 42 dogs!", "  def main():\n\treturn x == 10\n\n",
           "Führer, naïve café, Ελλάδα, Привет мир, 你好世界, こんにちは, नमस्ते", "I'M HERE AND YOU'RE NOT. We'd go... --- ###"] * 20
 byte = lambda **k: pre_tokenizers.ByteLevel(add_prefix_space=False, **k)
 
-def split(regex):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), "isolated"), byte(use_regex=False)])
+def split(*regexes):
+    return pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(regex), "isolated") for regex in regexes), byte(use_regex=False)])
 
 def byte_level(pre, normalizer=None, post=None):
     tok = Tokenizer(models.BPE())
@@ -66,6 +69,7 @@ spaced["model"]["merges"] = spaced["model"]["merges"][:150]  # words of the voca
 made["ignore_merges"] = Tokenizer.from_str(json.dumps(spaced))
 custom = byte_level(split(r"\w+|[^\w\s]+|\s+"))              # an expression that no matcher is written for
 made["custom"] = custom
+made["deepseek3"] = byte_level(split(*DEEPSEEK3), normalizers.Sequence([]))
 made["tinystories"] = Tokenizer.from_file(sys.argv[1])
 
 rng = random.Random(1)

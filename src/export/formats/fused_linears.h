@@ -1,7 +1,9 @@
-// Linears that an engine runs as one: vLLM makes one of q, k and v, one of gate and up, and of a gated delta
-// net one of what it convolves and its gates and one of its two numbers a head; it looks their quantization
+// Linears that an engine runs as one: vLLM makes one of q, k and v, one of gate and up, one of what attention
+// over latents makes of its input, and of a gated delta net one of what it convolves and its gates and one of
+// its two numbers a head; it looks their quantization
 // up under the fused name.
 #pragma once
+#include <set>
 #include <string>
 
 namespace llmq {
@@ -12,5 +14,8 @@ struct FusedLinear {
   bool last = true;  // no part of it comes behind this one
 };
 FusedLinear fused_linear(const std::string& module);
+// The same among all that are quantized: without a latent of queries, what attention over latents makes of
+// its input stays two linears.
+FusedLinear fused_linear(const std::string& module, const std::set<std::string>& quantized);
 
 }  // namespace llmq

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
@@ -285,8 +286,10 @@ std::string fusion_complaint(std::span<const PlannedModule> modules) {
     int wanted, found;
   };
   std::map<std::string, Parts> fused;
+  std::set<std::string> names;
+  for (const PlannedModule& m : modules) names.insert(m.module);
   for (const PlannedModule& m : modules) {
-    const FusedLinear whole = fused_linear(m.module);
+    const FusedLinear whole = fused_linear(m.module, names);
     const auto [entry, fresh] = fused.try_emplace(whole.module, Parts{&m, whole.parts, 0});
     ++entry->second.found;
     const PlannedModule& first = *entry->second.first;

@@ -85,6 +85,12 @@ PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAda
                                        {},
                                        linear.module,
                                        "llmq merge writes it into the weights"});
+      if (linear.absorbed)
+        fail(ErrorKind::kUnsupported,
+             {"no adapter of what attention over latents absorbs is applied while a model runs",
+              {},
+              linear.module,
+              "llmq merge writes it into the weights"});
       LoraPair pair = adapter.pair(b, linear.id);
       for (float& value : pair.up) value *= pair.scale;
       const TensorView down(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}),

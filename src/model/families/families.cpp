@@ -9,7 +9,8 @@ extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kP
     kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family, kQwen3MoeFamily,
     kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
     kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily, kGemma3Family, kQwen3NextFamily, kQwen35Text,
-    kQwen35MoeText, kGemma2Family, kGptOssFamily, kGlm4MoeFamily, kMiniMaxM2Family, kGemma4Family;
+    kQwen35MoeText, kGemma2Family, kGptOssFamily, kGlm4MoeFamily, kMiniMaxM2Family, kGemma4Family,
+    kDeepseekV2Family, kDeepseekV3Family, kKimiK2Family, kGlm4MoeLiteFamily;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
@@ -19,7 +20,7 @@ std::span<const Family* const> families() {
       &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family,      &kCohereFamily,
       &kCohere2Family,    &kFalconFamily,     &kGemma3Family,     &kQwen3NextFamily, &kQwen35Text,
       &kQwen35MoeText,    &kGemma2Family,     &kGptOssFamily,     &kGlm4MoeFamily,   &kMiniMaxM2Family,
-      &kGemma4Family};
+      &kGemma4Family,     &kDeepseekV2Family, &kDeepseekV3Family, &kKimiK2Family,    &kGlm4MoeLiteFamily};
   return kAll;
 }
 

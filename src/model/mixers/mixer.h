@@ -1,12 +1,14 @@
 // What a mixer computes between the input of its sublayer and the input of its output linear, on one member.
-// One file a kind: attention.cpp, delta.cpp, embedded.cpp, mlp.cpp, mixture.cpp. model/run_sublayer.h does
-// the rest for all of them: norms, the output linear, the residual stream, rows in parts, the exchange
+// One file a kind: attention.cpp, latent_attention.cpp, delta.cpp, embedded.cpp, mlp.cpp, mixture.cpp.
+// model/run_sublayer.h does the rest for all of them: norms, the output linear, the residual stream, rows in
+// parts, the exchange
 // between members.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 #include "model/forward_context.h"
+#include "model/mixers/tap.h"
 
 namespace llmq {
 
@@ -19,6 +21,7 @@ struct MixerRun {
   TensorView hidden = {}, embedded = {};  // of all rows of the batch, as MemberBlock has them
   int block = 0;
   std::int64_t first = 0;
+  const BlockSpec& spec() const { return context.spec.blocks.at(static_cast<std::size_t>(block)); }
   RowAdapters adapters() const {
     return {rows.adapters, static_cast<std::size_t>(block), first, context.member};
   }
@@ -30,9 +33,24 @@ struct MixerRun {
 void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner);
 void run_mixer(const MixerRun& run, const DeltaSpec& spec, const TensorView& x, const TensorView& inner);
 void run_mixer(const MixerRun& run, const EmbeddedSpec& spec, const TensorView& x, const TensorView& inner);
+void run_mixer(const MixerRun& run, const LatentAttentionSpec& spec, const TensorView& x,
+               const TensorView& inner);
 void run_mixer(const MixerRun& run, const MlpSpec& spec, const TensorView& x, const TensorView& inner);
 // Without an output linear behind it, a mixer gives y F32 [T, hidden_size], which is added as it is.
 void run_mixer(const MixerRun& run, const MixtureSpec& spec, const TensorView& x, const TensorView& y);
+
+// The same past a tap that sees all rows of each of `sites`, which lie behind x; false where it stopped.
+// `inner` is where it put the last of them.
+template <class Spec>
+bool run_tapped(const MixerRun& run, const Spec& spec, const TensorView& x, std::span<const SiteId> sites,
+                Tap& tap, TensorView& inner) {
+  const SiteId last = sites.back();
+  inner = tap.place(run.spec().at(last), last, x.rows());
+  run_mixer(run, spec, x, inner);
+  return tap.at(last, inner) == Tap::Flow::kGoOn;
+}
+bool run_tapped(const MixerRun& run, const LatentAttentionSpec& spec, const TensorView& x,
+                std::span<const SiteId> sites, Tap& tap, TensorView& inner);
 
 // Queries, keys and values F32 [T, heads, head_dim] of rows x at these positions, normalized and rotated; of
 // gated attention q is [T, heads, 2 * head_dim], each query and its gate, which stays as it is. A block that

@@ -119,6 +119,7 @@ RoutedRows route_rows(Backend& backend, const BlockSpec& block, const BlockWeigh
                         spec.groups,
                         spec.kept_groups,
                         spec.weight_scale,
+                        spec.group_best,
                         on_host(spec.expert_scales)};
   if (!spec.router_norm)
     return route(host_answer(backend, weights, spec.router, x), routing, backend.workers());

@@ -33,7 +33,8 @@ void leave_groups(std::span<const float> scores, const Routing& routing, std::ve
     std::vector<bool> counted(each);
     const std::span<const float> own = scores.subspan(group * each, each);
     float sum = 0;
-    take_greatest(own, 2, counted, [&](std::size_t best) { sum += own[best]; });
+    take_greatest(own, static_cast<std::size_t>(routing.group_best), counted,
+                  [&](std::size_t best) { sum += own[best]; });
     sums.push_back(sum);
   }
   std::vector<bool> kept(groups);

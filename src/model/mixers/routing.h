@@ -2,7 +2,7 @@
 // of each, in FP64 on the host.
 //
 // Softmax is rounded to FP32 once. Sigmoids are rounded before a correction is added to choose by: a choice
-// is then that of Transformers, which computes both in FP32. A group counts by its two best together.
+// is then that of Transformers, which computes both in FP32. A group counts by its best ones together.
 // Of equal ones the lower expert is the greater; a row's experts and their weights depend on that row alone.
 // A NaN is never greater than anything, so that a damaged row chooses some experts and gives NaN.
 // Cost: one exponential for each expert and row, and top_k looks at each.
@@ -16,8 +16,8 @@
 
 namespace llmq {
 
-// As MixtureSpec has it. Of more groups than one each has two experts at least, and those that are kept have
-// top_k together.
+// As MixtureSpec has it. Of more groups than one each has group_best experts at least, and those that are
+// kept have top_k together.
 struct Routing {
   std::int64_t experts = 0;
   int top_k = 0;
@@ -26,6 +26,7 @@ struct Routing {
   std::span<const float> correction = {};  // [experts]; of sigmoids alone
   int groups = 1, kept_groups = 1;
   double weight_scale = 1;
+  int group_best = 2;
   std::span<const float> expert_scales = {};  // [experts], or none: of an expert's weights
 };
 

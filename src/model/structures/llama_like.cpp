@@ -142,6 +142,9 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
     const std::int64_t window = traits.windows.empty() ? 0 : traits.windows[i];
     if (traits.delta && traits.delta->blocks[i])
       builder.delta(before_attention.value(), delta_of(*traits.delta, builder, spec.hidden_size, sizes.eps));
+    else if (traits.latent)
+      builder.latent_attention(before_attention.value(),
+                               latent_attention_of(*traits.latent, builder, spec.hidden_size));
     else
       builder.attention(before_attention, attention_of(half, window, rope), behind_attention);
     if (traits.mixture && traits.mixture->blocks[i])

@@ -8,6 +8,7 @@
 
 #include "model/families/family.h"
 #include "model/structures/llama_delta.h"
+#include "model/structures/llama_latent.h"
 #include "model/structures/llama_mixture.h"
 
 namespace llmq {
@@ -52,6 +53,7 @@ struct LlamaTraits {
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   std::optional<LlamaMixture> mixture;     // in the place of the MLP, in some blocks
   std::optional<LlamaDelta> delta;         // in the place of attention, in some blocks
+  std::optional<LlamaLatent> latent;       // in the place of attention, in all blocks
   // Of the embedding, of the product of a query and a key (0: 1 / sqrt(head_dim)), of what a mixer adds, and
   // of the logits.
   float embedding_scale = 1, attention_scale = 0, residual_scale = 1;

@@ -29,7 +29,7 @@ struct LlamaMixture {
   int top_k = 0;
   bool normalized = false;
   RouterScore score = RouterScore::kSoftmax;
-  int groups = 1, kept_groups = 1;
+  int groups = 1, kept_groups = 1, group_best = 2;
   double weight_scale = 1;
   bool biases = false;                       // of the router and of all experts
   std::optional<Activation> activation;      // of experts, where it is another than the model's

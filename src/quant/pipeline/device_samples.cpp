@@ -10,13 +10,23 @@ std::size_t bytes_for(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements) * static_cast<std::size_t>(element_bytes(dtype));
 }
 
-// Channels of the widest site between a sublayer's first and its last; 0: there is none.
-std::int64_t widest_between(const ModelSpec& spec) {
-  std::int64_t widest = 0;
+// Channels of the sites between a sublayer's first and its last, before `site` or of all; those of one
+// sublayer are there together.
+std::int64_t channels_between(const BlockSpec& block, const SublayerSpec& part,
+                              std::optional<SiteId> site = {}) {
+  std::int64_t sum = 0;
+  for (const SiteId id : part.sites_between()) {
+    if (id == site) break;
+    sum += block.at(id).channels;
+  }
+  return sum;
+}
+
+std::int64_t most_between(const ModelSpec& spec) {
+  std::int64_t most = 0;
   for (const BlockSpec& block : spec.blocks)
-    for (const SublayerSpec& part : block.sublayers)
-      if (part.beside) widest = std::max(widest, block.at(part.sites.at(1)).channels);
-  return widest;
+    for (const SublayerSpec& part : block.sublayers) most = std::max(most, channels_between(block, part));
+  return most;
 }
 
 }  // namespace
@@ -29,7 +39,7 @@ DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, 
   const ModelSpec& spec = context.spec;
   const DType dtype = activation_dtype(context.compute);
   first_ = context.backend.allocate(bytes_for(sizes.longest_chunk * spec.hidden_size, dtype));
-  if (const std::int64_t between = widest_between(spec); between > 0)
+  if (const std::int64_t between = most_between(spec); between > 0)
     between_ = context.backend.allocate(bytes_for(sizes.longest_chunk * between, dtype));
   last_ = context.backend.allocate(
       bytes_for((sizes.keep_inputs ? sizes.tokens : sizes.longest_chunk) * spec.widest_inner(), dtype));
@@ -43,7 +53,7 @@ std::uint64_t DeviceSamples::bytes(const ModelSpec& spec, Compute compute, const
              hidden = static_cast<std::uint64_t>(spec.hidden_size),
              page = static_cast<std::uint64_t>(spec.widest_page()),
              inner = static_cast<std::uint64_t>(spec.widest_inner()),
-             between = static_cast<std::uint64_t>(widest_between(spec));
+             between = static_cast<std::uint64_t>(most_between(spec));
   return tokens.residual * hidden * sizeof(float) +
          (tokens.first_site * (hidden + between) + 2 * tokens.pages * page + tokens.last_site * inner) *
              element;
@@ -72,12 +82,17 @@ TensorView DeviceSamples::run_to(SiteId site, int block, const BlockWeights& wei
   // Stops the walk where the input of the site asked for is there.
   class StopAt final : public Tap {
    public:
-    StopAt(const DeviceSamples& samples, const SampleChunk& chunk, const SublayerSpec& part, SiteId site)
-        : samples_(samples), chunk_(chunk), part_(part), site_(site) {}
+    StopAt(const DeviceSamples& samples, const SampleChunk& chunk, const BlockSpec& block,
+           const SublayerSpec& part, SiteId site)
+        : samples_(samples), chunk_(chunk), block_(block), part_(part), site_(site) {}
     TensorView place(const SiteSpec& spec, SiteId id, std::int64_t rows) override {
       if (id == part_.sites.back()) return samples_.last_input(spec, chunk_);
-      const Buffer& buffer = id == part_.sites.front() ? samples_.first_ : samples_.between_;
-      return buffer.view(activation_dtype(samples_.context_->compute), {rows, spec.channels});
+      const DType dtype = activation_dtype(samples_.context_->compute);
+      if (id == part_.sites.front()) return samples_.first_.view(dtype, {rows, spec.channels});
+      const std::int64_t before = channels_between(block_, part_, id);
+      const TensorView from =
+          samples_.between_.view(dtype, {before + spec.channels, rows}).row_slice(before, spec.channels);
+      return TensorView(from.pointer, dtype, {rows, spec.channels}, from.device);
     }
     Flow at(SiteId id, const TensorView& x) override {
       if (id != site_) return Flow::kGoOn;
@@ -89,13 +104,14 @@ TensorView DeviceSamples::run_to(SiteId site, int block, const BlockWeights& wei
    private:
     const DeviceSamples& samples_;
     const SampleChunk& chunk_;
+    const BlockSpec& block_;
     const SublayerSpec& part_;
     SiteId site_;
   };
   const BlockSpec& spec = context_->spec.blocks[static_cast<std::size_t>(block)];
   const std::size_t number = spec.part_of(site);
   const SublayerSpec& part = spec.sublayers[number];
-  StopAt stop(*this, chunk, part, site);
+  StopAt stop(*this, chunk, spec, part, site);
   run_sublayer(in_block(block, weights, residual(chunk)), block, number, chunk.rows, stop);
   if (part.has_pages() && site == part.sites.back()) take_kv_extremes(block, chunk);
   return stop.found;

@@ -22,14 +22,14 @@ void LinearWork::change_rows(
   });
 }
 
-std::vector<std::int32_t> Fold::producer_rows() const {
-  std::vector<std::int32_t> rows;
+std::vector<std::int32_t> Fold::tied_channels() const {
+  std::vector<std::int32_t> first;
   const auto* const made = std::get_if<LinearRows>(&site_.producer);
-  if (made == nullptr || made->head_dim == 1) return rows;
+  if (made == nullptr || made->head_dim == 1) return first;
   const std::int64_t head_dim = made->head_dim;
   for (std::int64_t c = 0; c < site_.channels; ++c)
-    rows.push_back(static_cast<std::int32_t>(c / head_dim / made->repeat * head_dim + c % head_dim));
-  return rows;
+    first.push_back(static_cast<std::int32_t>(c / head_dim / made->repeat * head_dim + c % head_dim));
+  return first;
 }
 
 std::vector<float> Fold::storable(std::vector<float> s) const {
@@ -72,9 +72,8 @@ std::vector<float> Fold::scales_of_rows(const LinearRows& made, const std::vecto
   const LinearSpec& linear = block_.at(made.rows.linear);
   const auto first = static_cast<std::size_t>(linear.first_row(made.rows.part));
   std::vector<float> scales(static_cast<std::size_t>(linear.out_features), 1.0f);
-  const std::vector<std::int32_t> rows = producer_rows();
   for (std::size_t c = 0; c < s.size(); ++c)
-    scales[first + (rows.empty() ? c : static_cast<std::size_t>(rows[c]))] = s[c];
+    scales[first + static_cast<std::size_t>(made.row_of(static_cast<std::int64_t>(c)))] = s[c];
   return scales;
 }
 

@@ -39,8 +39,9 @@ class Fold {
   Fold(QuantizeRun& run, const BlockSpec& block, const SiteSpec& site)
       : run_(run), block_(block), site_(site) {}
 
-  // Of each channel: the row of the producing part that it comes from (LinearRows). Empty: row c.
-  std::vector<std::int32_t> producer_rows() const;
+  // Of each channel: which of those that come from one row of the producer it is among, by the first of them.
+  // Empty: each is alone.
+  std::vector<std::int32_t> tied_channels() const;
   // s as the producer can store it.
   std::vector<float> storable(std::vector<float> s) const;
   // Scales the readers and the producer among `works`, and a norm, a bias and what is never quantized where

@@ -52,7 +52,7 @@ std::vector<float> ScaleFolding::fold(SiteId id, const SeenInput& seen, GramLoss
   problem.rows = &seen.rows;
   problem.gram = gram;
   problem.compute = run.plan.compute;
-  problem.producer_of = fold.producer_rows();
+  problem.producer_of = fold.tied_channels();
   std::vector<float> s = searches_by_gram() ? awq_scales(problem, fold, site) : smooth_scales(problem, fold);
   run.clock.charge("scale search");
   if (s.empty()) return s;

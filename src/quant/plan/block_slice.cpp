@@ -153,6 +153,11 @@ void narrow_mixer(DeltaSpec& delta, std::int64_t divisor, std::int64_t hidden, B
   for (const TensorId id : {delta.rate, delta.shift}) set_shape(block, id, {heads.value_heads});
 }
 
+void narrow_mixer(LatentAttentionSpec&, std::int64_t, std::int64_t, BlockSpec& block) {
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("{} has attention over latents, of which no slice is timed", block.prefix), {}, {}, {}});
+}
+
 // Which experts a slice's rows go to says nothing of the whole.
 void narrow_mixer(MixtureSpec&, std::int64_t, std::int64_t, BlockSpec& block) {
   fail(ErrorKind::kUnsupported,

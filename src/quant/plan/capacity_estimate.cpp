@@ -63,16 +63,15 @@ struct Sizes {
   double attended(std::int64_t context) const {
     double sum = 0;
     for (const BlockSpec& block : spec.blocks)
-      if (const AttentionSpec* attention = block.attention())
+      if (const auto attention = block.attention_sizes())
         sum += static_cast<double>(in_window(attention->window, context)) *
-               static_cast<double>(attention->inner_width());
+               static_cast<double>(attention->width());
     return sum;
   }
   double attention_width() const {
     double sum = 0;
     for (const BlockSpec& block : spec.blocks)
-      if (const AttentionSpec* attention = block.attention())
-        sum += static_cast<double>(attention->inner_width());
+      if (const auto attention = block.attention_sizes()) sum += static_cast<double>(attention->width());
     return sum;
   }
 };

@@ -27,7 +27,7 @@ std::uint64_t PeakMemory::attention() const {
   if (compute_ == Compute::kFloat32) return 0;
   std::uint64_t row = 1;
   for (const BlockSpec& block : spec_.blocks)
-    if (const AttentionSpec* attention = block.attention())
+    if (const auto attention = block.attention_sizes())
       row = std::max(row, attention_row_bytes(attention->heads, attention->head_dim,
                                               static_cast<std::int64_t>(length_)));
   return row * std::min(std::max<std::uint64_t>(chunk_, 1), attention_rows_at_once(row, device_scratch_));
@@ -98,7 +98,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_output(const BlockSpec& 
   for (const LinearId other : part.outputs())
     if (other != reader.id) linears.push_back(&block.at(other));
   for (const LinearSpec& linear : block.linears)
-    if (linear.site == outer) linears.push_back(&linear);
+    if (part.reads_before_outputs(linear)) linears.push_back(&linear);
   std::uint64_t prepared = 0, largest = 0;
   for (const LinearSpec* const linear : linears) {
     prepared += weights_of(*linear) * element_;

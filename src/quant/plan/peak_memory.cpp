@@ -102,10 +102,9 @@ std::uint64_t PeakMemory::further_device() const {
   std::uint64_t most = 0;
   for (const BlockSpec& block : spec_.blocks)
     for (const SublayerSpec& part : block.sublayers) {
-      const SiteId outer = part.sites.front();
       std::uint64_t prepared = 0;
       for (const LinearSpec& linear : block.linears)
-        if (linear.site == outer || part.is_output(linear.id)) prepared += weights_of(linear);
+        if (part.reads_before_outputs(linear) || part.is_output(linear.id)) prepared += weights_of(linear);
       for (const LinearId output : part.outputs()) {
         const LinearSpec& reader = block.at(output);
         const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)),
@@ -339,9 +338,10 @@ void PeakMemory::add_output(const BlockSpec& block, const SublayerSpec& part, Li
   const LinearSpec* const feeds = feeding(block, reader);
   const std::uint64_t waits = waiting(block, part, output);
   const bool folds_behind = folds_ && feeds != nullptr;
-  std::uint64_t prepared = 0, readers = 0, largest = 0;
+  std::uint64_t prepared = 0, readers = 0, largest = 0, h = positive(block.at(outer).channels);
   for (const LinearSpec& linear : block.linears) {
-    if (linear.site != outer) continue;
+    if (!part.reads_before_outputs(linear)) continue;
+    h = std::max(h, positive(linear.in_features));
     prepared += weights_of(linear) * element_;
     if (!is_planned(linear)) continue;
     readers += weights_of(linear);
@@ -354,7 +354,7 @@ void PeakMemory::add_output(const BlockSpec& block, const SublayerSpec& part, Li
   if (behind == 0) prepared += weights_of(reader) * element_;
   for (const LinearId other : part.outputs())
     if (other != output) prepared += weights_of(block.at(other)) * element_;
-  const std::uint64_t h = positive(block.at(outer).channels), k = positive(reader.in_features);
+  const std::uint64_t k = positive(reader.in_features);
   // Rows to be judged, on their way to each device.
   const std::uint64_t staged = (judged_numbers(block, outer) + judged_numbers(block, reader.site)) * 4;
   const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;

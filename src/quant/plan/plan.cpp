@@ -52,6 +52,12 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
     fail(ErrorKind::kBadInput, {"the model has no decoder block", checkpoint.path().string(), {}, {}});
 }
 
+std::string kept_from_rounded_inputs(const LinearSpec& linear) {
+  return fmt::format(
+      "{} and those like it stay dense: attention over latents absorbs them, so they have no inputs to round",
+      linear.module);
+}
+
 // Which linears are quantized and what was asked for each.
 std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   std::vector<Pattern> targets, ignore, overrides;
@@ -65,6 +71,7 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
     return found;
   };
   std::vector<Chosen> chosen;
+  int absorbed = 0;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
       const bool ignored = any(ignore, linear.module);
@@ -84,6 +91,11 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
         if (!overrides[i].pattern.matches(linear.module)) continue;
         overrides[i].used = true;
         request = recipe.overrides[i].scheme;
+      }
+      if (linear.absorbed && request.activation_bits == 8) {
+        if (!absorbed++) plan.warnings.push_back(kept_from_rounded_inputs(linear));
+        plan.ignored.push_back(linear.module);
+        continue;
       }
       chosen.push_back({&linear, request});
     }

@@ -56,6 +56,16 @@ void divide_gain(const NormSpec& norm, Tensors& tensors) {
     stored[c] = norm.stored(norm.multiplier(stored[c]) / power_of_two(c));
 }
 
+// Rows of values, which have rows of keys before them in each head, and no bias.
+void divide_values_of_heads(const LinearRows& made, const LinearSpec& linear, Tensors& tensors) {
+  std::vector<float>& values = tensors.at(linear.weight.tensor).second;
+  const std::int64_t each = made.skipped + made.head_dim;
+  for (std::int64_t row = 0; row < linear.out_features; ++row)
+    for (std::int64_t c = 0; c < linear.in_features && row % each >= made.skipped; ++c)
+      values[static_cast<std::size_t>(row * linear.in_features + c)] /=
+          power_of_two(static_cast<std::size_t>(row / each * made.head_dim + row % each - made.skipped));
+}
+
 void divide_producer(const SiteSpec& site, const BlockSpec& block, Tensors& tensors) {
   if (const auto* made = std::get_if<NormGain>(&site.producer)) {
     const NormSpec& norm = block.at(made->norm);
@@ -64,6 +74,7 @@ void divide_producer(const SiteSpec& site, const BlockSpec& block, Tensors& tens
   }
   if (const auto* made = std::get_if<LinearRows>(&site.producer)) {
     const LinearSpec& linear = block.at(made->rows.linear);
+    if (made->skipped > 0) return divide_values_of_heads(*made, linear, tensors);
     std::int64_t first = 0;
     for (std::size_t part = 0; part < made->rows.part; ++part) first += linear.parts[part];
     divide_rows(linear.weight.tensor, first, linear.parts[made->rows.part], tensors);

@@ -115,6 +115,7 @@ std::string undivided(const Path& model) {
   const ModelSpec spec = ModelSpec::read(open_checkpoint(system_io(), model.string()));
   const BlockSpec& block = spec.blocks.at(0);
   if (block.delta() != nullptr) return "gated delta net";
+  if (block.latent_attention() != nullptr) return "attention over latents";
   const AttentionSpec& attention = *block.attention();
   if (attention.query_norm && block.at(*attention.query_norm).width != attention.head_dim)
     return "norm of q and k over all heads";

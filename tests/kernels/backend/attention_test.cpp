@@ -61,6 +61,15 @@ TEST_P(Attention, SoftcapAndSinks) {
           }
 }
 
+// Latents: every head looks at one row, wider than any head of its own.
+TEST_P(Attention, HeadsAsWideAsLatents) {
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+    check({20, 1, 576, 0, 16, {{0, 3}, {70, 2}}, compute});
+    check({3, 1, 516, 0, 16, {{63, 2}}, compute});
+    check({2, 1, 640, 0, 16, {{0, 2}}, compute});
+  }
+}
+
 // What the two do shows: without either the result is another.
 TEST_P(Attention, SoftcapAndSinksMatter) {
   const AttentionCase plain{4, 2, 16, 0, 16, {{0, 30}}};

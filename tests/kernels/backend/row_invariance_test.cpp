@@ -146,6 +146,32 @@ TEST_P(RowInvariance, SumsOverRows) {
   }
 }
 
+// However many heads share a key, each has the bits that it has alone.
+TEST_P(RowInvariance, HeadsThatShareAKey) {
+  constexpr std::int64_t kStep = 5;
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const bool sinks : {false, true}) {
+      AttentionCase together{53, 1, 64, 0, 16, {{66, kStep}}, compute, true, 0, sinks};
+      const AttentionData data = make_attention_data(together, 37);
+      const std::vector<float> all = run_attention(backend(), together, data);
+      AttentionCase alone = together;
+      alone.heads = 1;
+      for (const std::int64_t head : {0, 4, 24, 28, 52}) {  // a multiple of four has the sink of head 0
+        AttentionData own = data;
+        own.q.clear();
+        for (std::int64_t row = 0; row < kStep; ++row) {
+          const auto from = data.q.begin() + (row * together.heads + head) * together.head_dim;
+          own.q.insert(own.q.end(), from, from + together.head_dim);
+        }
+        const std::vector<float> got = run_attention(backend(), alone, own);
+        for (std::int64_t row = 0; row < kStep; ++row)
+          ASSERT_TRUE(same_bits(rows_of(got, row, 1, alone.head_dim),
+                                rows_of(all, row * together.heads + head, 1, alone.head_dim)))
+              << "head " << head << ", row " << row;
+      }
+    }
+}
+
 // One sequence of 150 positions: at once; its rows in chunks; each row alone; beside other sequences; on
 // other pages.
 TEST_P(RowInvariance, Attention) {

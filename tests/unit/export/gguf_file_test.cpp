@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "export/gguf/gguf_file.h"
 #include "export/gguf/family_limits.h"
+#include "export/gguf/gguf_file.h"
 #include "export/gguf/gguf_rope.h"
 #include "io/gguf_rows.h"
 #include "model/gguf/gguf_fields.h"

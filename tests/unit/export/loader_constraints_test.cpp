@@ -85,6 +85,28 @@ TEST(LoaderConstraints, VllmRefusesWithTheFirstLinearAndTheFigure) {
               HasSubstr("group size 16, and vLLM's AWQ kernel wants a multiple of 32"));
 }
 
+// Of attention over latents the two that read a block's input are one there, where queries have a latent.
+TEST(LoaderConstraints, LatentsOfQueriesAndKeysShareAScheme) {
+  const auto modules = [](std::vector<const char*> names) {
+    std::vector<PlannedModule> all;
+    for (const char* name : names)
+      all.push_back({fmt::format("model.layers.0.self_attn.{}", name), scheme_of(4, 128, true), 1024, 1024});
+    return all;
+  };
+  const auto found = [](const std::vector<PlannedModule>& all) {
+    return verdict("compressed-tensors", all, "vLLM");
+  };
+  std::vector<PlannedModule> both = modules({"q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "o_proj"});
+  EXPECT_TRUE(found(both).fits) << found(both).reason;
+  both[1].scheme.bits = 8;
+  EXPECT_THAT(found(both).reason,
+              HasSubstr("q_a_proj and model.layers.0.self_attn.kv_a_proj_with_mqa become one"));
+  EXPECT_THAT(found(modules({"q_a_proj", "o_proj"})).reason,
+              HasSubstr("part of model.layers.0.self_attn.fused_qkv_a"));
+  const std::vector<PlannedModule> plain = modules({"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"});
+  EXPECT_TRUE(found(plain).fits) << found(plain).reason;
+}
+
 TEST(LoaderConstraints, RoundedInputsHaveKernelsOfTheirOwn) {
   QuantScheme scheme = scheme_of(8, 0, true);
   scheme.activation_bits = 8;

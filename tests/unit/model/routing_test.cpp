@@ -70,6 +70,19 @@ TEST(Routing, ACorrectionChoosesAndDoesNotWeigh) {
   EXPECT_FLOAT_EQ(plain.weights[0], static_cast<float>(sigmoid(2)));
 }
 
+TEST(Routing, GroupsMayCountByTheirBestAlone) {
+  ThreadPool pool(1);
+  const std::vector<float> logits = {9, -9, -9, 8, 8, 0};
+  const RoutedRows one =
+      route(logits, {.experts = 6, .top_k = 2, .groups = 2, .kept_groups = 1, .group_best = 1}, pool);
+  EXPECT_THAT(one.first, ElementsAre(0u, 1u, 2u, 2u, 2u, 2u, 2u));
+  double all = 0;
+  for (const float logit : logits) all += std::exp(static_cast<double>(logit));
+  EXPECT_FLOAT_EQ(one.weights[0], static_cast<float>(std::exp(9.0) / all));  // of all, not of those kept
+  const RoutedRows two = route(logits, {.experts = 6, .top_k = 2, .groups = 2, .kept_groups = 1}, pool);
+  EXPECT_THAT(two.first, ElementsAre(0u, 0u, 0u, 0u, 1u, 2u, 2u));
+}
+
 // The group of the greatest answer is not that of the greatest two together.
 TEST(Routing, GroupsCountByTheirTwoBest) {
   const std::vector<float> logits = {9, -9, -9, 1, 1, 0};

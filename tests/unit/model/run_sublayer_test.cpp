@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "device/cuda/cuda_backend.h"
+#include "scratch_golden.h"
 #include "scratch_model.h"
 #include "support/named_parts.h"
 
@@ -163,6 +164,11 @@ TEST(RunBlock, ChunksOfAnySizeGiveTheSameBits) { expect_equal_chunks(ScratchMode
 TEST(RunBlock, ChunksWithoutANormBeforeGiveTheSameBits) { expect_equal_chunks(ScratchOlmo2()); }
 
 TEST(RunBlock, ChunksOfMixersSideBySideGiveTheSameBits) { expect_equal_chunks(ScratchCohere2()); }
+
+// With queries by way of a latent of their own, and without.
+TEST(RunBlock, ChunksOverLatentsGiveTheSameBits) {
+  for (const char* model : {"deepseek_v3", "deepseek_v3-halves"}) expect_equal_chunks(ScratchGolden(model));
+}
 
 TEST(RunBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
   ScratchModel model;

@@ -219,6 +219,48 @@ void expect_mixture_folds(const Folded& folded, const BlockSpec& block, Moves& m
   moves.mlp = std::max(moves.mlp, largest_move(s));
 }
 
+// The block's norm goes into what reads x, each latent's norm into what reads that latent, and the rows that
+// make values, behind those of keys in each head, into the output.
+void expect_latent_folds(const Folded& folded, const BlockSpec& block, Moves& moves) {
+  const LatentAttentionSpec& latent = *block.latent_attention();
+  const auto pair = [&](LinearId id) { return Pair(folded, block.at(id)); };
+  const auto scales = [&](SiteId site) {
+    return exact(folded.norm_scales(block.at(std::get<NormGain>(block.at(site).producer).norm).gain.tensor));
+  };
+  for (const LinearId reader : block.at(latent.input).readers)
+    ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(reader), scales(latent.input)));
+  if (latent.queries) {
+    ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(latent.query), scales(*latent.queries)));
+  }
+  const std::vector<Estimate> rows = expect_divided_rows(pair(latent.expand), scales(latent.latent));
+  ASSERT_FALSE(::testing::Test::HasFatalFailure());
+  std::vector<Estimate> values;
+  const std::int64_t each = latent.plain + latent.value_dim;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (static_cast<std::int64_t>(row) % each >= latent.plain)
+      values.push_back(rows[row]);
+    else
+      EXPECT_LE(std::fabs(rows[row].value - 1), rows[row].error) << "row " << row << " makes keys";
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(latent.output), values));
+  moves.attention = std::max(moves.attention, largest_move(scales(latent.latent)));
+  moves.output = std::max(moves.output, largest_move(values));
+}
+
+TEST(Fold, ScalesOfLatentsGoToWhatReadsThem) {
+  for (const char* name : {"deepseek_v3", "deepseek_v2-lite"}) {
+    const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/" + name + "/model";
+    const Folded folded(
+        "method: awq\nscheme: w8a16_g8_asym\nawq: {grid: 5, clip: false}\n"
+        "calibration: {sequence_length: 64}\n",
+        open_checkpoint(system_io(), model));
+    Moves moves;
+    for (const BlockSpec& block : folded.spec.blocks)
+      ASSERT_NO_FATAL_FAILURE(expect_latent_folds(folded, block, moves)) << name;
+    for (const double move : {moves.attention, moves.output}) EXPECT_GT(move, std::log(1.1)) << name;
+  }
+}
+
 class MixtureFold : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(MixtureFold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
@@ -236,7 +278,8 @@ TEST_P(MixtureFold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
 
 INSTANTIATE_TEST_SUITE_P(Families, MixtureFold,
                          ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe",
-                                           "glm4_moe", "minimax_m2"));
+                                           "glm4_moe", "minimax_m2", "deepseek_v2", "deepseek_v3",
+                                           "glm4_moe_lite"));
 
 // A producer's bias is divided like its row: new d = old up to the rounding to BF16, d known as far as the
 // row's weights tell it. A bias that was left alone is off by its row's scale.
