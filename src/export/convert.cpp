@@ -114,7 +114,8 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   if (!dtype && checkpoint.is_gguf() && request.adapter.empty()) dtype = DType::kBF16;
   if (!dtype && !packed.modules.empty()) dtype = DType::kF32;
   const auto target_dtype = [&](const StoredTensor& tensor) {
-    return dtype && is_float(tensor.view.dtype) ? *dtype : tensor.view.dtype;
+    const DType as_is = tensor.block_scales ? written_dtype(tensor) : tensor.view.dtype;
+    return dtype && is_float(as_is) ? *dtype : as_is;
   };
   const std::vector<TensorDeclaration> dense =
       written_dense_tensors(checkpoint, packed.modules, target_dtype);

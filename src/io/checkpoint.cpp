@@ -21,6 +21,7 @@ Checkpoint Checkpoint::open(Io& io, const std::string& model, ReadGguf read_gguf
   CheckpointReader reader(io, path);
   if (io.is_directory(path)) {
     reader.read_directory();
+    reader.join_float8_blocks();
     if (find_slabs != nullptr) reader.part_stacks(find_slabs);
   } else {
     reader.read_gguf(read_gguf);
@@ -192,6 +193,7 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     for (float& value : into) value -= tensor.shift;
     return;
   }
+  if (tensor.block_scales) return read_float8_rows(tensor, into, pool);
   const Lease lease = hold(tensor);
   if (tensor.transposed || tensor.side_by_side != 1) return read_transposed(tensor, into, pool);
   // A bias is a column: its rows are single values, and such a vector is never a block type.

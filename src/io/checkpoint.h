@@ -46,11 +46,21 @@ struct StoredTensor {
   };
   std::optional<Exponents> exponents = {};
   int stack = -1;  // the one of Checkpoint::stacks() that it is a part of; -1: of none
+  // FP8 in blocks (io/float8_blocks.cpp): the view is of E4M3, and block_rows x block_columns of it are
+  // multiplied by one number of `scales` [blocks down, blocks across]. read_float32() does it.
+  struct BlockScales {
+    TensorView scales;
+    int shard = 0;
+    std::uint64_t offset = 0;
+    std::int64_t block_rows = 1, block_columns = 1;
+  };
+  std::optional<BlockScales> block_scales = {};
   // Whether the bytes are rows of numbers, one after another; where they are not, only read_float32() tells
   // values.
   float shift = 0;  // what is stored is greater by so much; read_float32() undoes it
   bool in_order() const {
-    return shift == 0 && permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents.has_value();
+    return shift == 0 && permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents &&
+           !block_scales;
   }
   std::uint64_t stored_bytes() const {  // of all of them
     return view.bytes() * static_cast<std::uint64_t>(side_by_side);
@@ -161,6 +171,7 @@ class Checkpoint {
  private:
   Lease hold_exponents(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
   void read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
+  void read_float8_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   friend class CheckpointReader;  // builds the State
   struct State;
   std::shared_ptr<const State> state_;

@@ -25,6 +25,9 @@ class CheckpointReader {
   void read_shards(const std::vector<Path>& shards, Json config);
   // Every stacked tensor becomes the tensors that are stacked in it.
   void part_stacks(FindSlabs find);
+  // Weights of FP8 with a scale for each block are one tensor with their scales, where config.json says so
+  // (quantization_config with quant_method fp8); the scales are no tensors of their own from then on.
+  void join_float8_blocks();
   void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config);
   std::shared_ptr<const Checkpoint::State> finish();
 

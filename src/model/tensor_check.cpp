@@ -86,7 +86,7 @@ class TensorCheck {
 
  private:
   void check_readable(const StoredTensor& tensor) const {
-    if (tensor.exponents) return;
+    if (tensor.exponents || tensor.block_scales) return;
     switch (tensor.view.dtype) {
       case DType::kF64:
       case DType::kF32:

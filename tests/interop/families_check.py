@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Cohere2Config, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GraniteConfig, GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
 
-from make_random_models import add_further_block
+from make_random_models import add_further_block, as_fp8
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
@@ -275,6 +275,22 @@ def check_shared_pages(program, family, source, work):
     expect(refused.returncode == 2 and "read the pages of others" in refused.stderr, f"{family}: calibration is refused by name: {refused.stderr.strip()}")
 
 
+def check_float8_source(program, source, work):
+    """A model as DeepSeek publishes it, in FP8 with a scale for each block: quantized, it has the codes of the numbers that it stands for."""
+    published = os.path.join(work, "published")
+    shutil.copytree(source, published)
+    plain = as_fp8(Path(published), (128, 128))
+    check_against_transformers(program, "deepseek_v3 in FP8", published, plain)
+    codes = []
+    for name, model in (("fp8", published), ("plain", plain)):
+        output = os.path.join(work, f"from-{name}")
+        llmq(program, "quantize", "--model", model, "--output", output, "--method", "rtn", "--set", "scheme=w4a16_g32_sym")
+        codes.append({key: value for key, value in load_file(os.path.join(output, "model.safetensors")).items()
+                      if key.endswith(("weight_packed", "weight_scale"))})
+    expect(len(codes[0]) > 20 and codes[0].keys() == codes[1].keys() and all(torch.equal(value, codes[1][key]) for key, value in codes[0].items()),
+           f"deepseek_v3 in FP8: {len(codes[0])} tensors of codes and scales are those of its numbers")
+
+
 def main():
     program, work = sys.argv[1:3]
     phi3 = fused_tinystories(os.path.join(work, "phi3"))
@@ -311,6 +327,7 @@ def main():
         expect(read == ppl, f"{family}: the perplexity of its GGUF, {read!r}, is that of its safetensors, {ppl!r}")
     for family, config in MIXTURES.items():
         check_mixture(program, family, random_model(config, os.path.join(work, family)), work)
+    check_float8_source(program, os.path.join(work, "deepseek_v3"), work)
     finish()
 
 

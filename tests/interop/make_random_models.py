@@ -245,6 +245,13 @@ MODELS = {
         "bfloat16",
         [],
     ),
+    # As it was published: linears of FP8 with a scale for each block (of 8 x 16 here), those of the block behind the last, too.
+    "deepseek_v3-fp8": (
+        DeepseekV3Config,
+        dict(LATENT, n_routed_experts=4, n_shared_experts=1, n_group=2, topk_group=1, first_k_dense_replace=1, num_nextn_predict_layers=1),
+        "bfloat16",
+        ["further block", "fp8"],
+    ),
     # As it was published, under the name that Transformers does not know.
     "kimi_k2": (
         DeepseekV3Config,
@@ -575,6 +582,31 @@ def as_mxfp4(folder, seed):
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def as_fp8(folder, block=(8, 16)):
+    """Linears as DeepSeek publishes them; a folder beside it has the numbers that they stand for, for Transformers."""
+    plain = folder.parent / "plain"
+    shutil.copytree(folder, plain)
+    tensors = load_file(folder / "model.safetensors")
+    numbers = {name: tensor.float() for name, tensor in tensors.items()}
+    for name in [name for name in tensors if name.endswith("proj.weight") or name.endswith("kv_a_proj_with_mqa.weight")]:
+        weight = numbers[name]
+        rows, columns = (-(-size // side) for size, side in zip(weight.shape, block))
+        scales = torch.ones(rows, columns)
+        codes = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+        for r in range(rows):
+            for c in range(columns):
+                part = (slice(r * block[0], (r + 1) * block[0]), slice(c * block[1], (c + 1) * block[1]))
+                scales[r, c] = weight[part].abs().max() / 448
+                codes[part] = (weight[part] / scales[r, c]).to(torch.float8_e4m3fn)
+                numbers[name][part] = codes[part].float() * scales[r, c]
+        tensors[name], tensors[name + "_scale_inv"] = codes, scales
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(numbers, plain / "model.safetensors", metadata={"format": "pt"})
+    rewrite(folder / "config.json", quantization_config=dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                                             weight_block_size=list(block)))
+    return plain
+
+
 def add_further_block(folder, layers):
     """A block behind the last, which predicts a further token: as GLM stores it, and Transformers passes over it."""
     shard = folder / "model.safetensors"
@@ -636,13 +668,14 @@ def write_model(name, out, hidden, layers):
         path.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
     if "further block" in edits:
         add_further_block(folder / "model", layers)
+    plain = as_fp8(folder / "model") if "fp8" in edits else None
     if "head-only" in edits:
         shard = folder / "model" / "model.safetensors"
         tensors = load_file(shard)
         tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
         save_file(tensors, shard, metadata={"format": "pt"})
 
-    loaded = auto_class(name).from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    loaded = auto_class(name).from_pretrained(plain or folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
     decoder = getattr(loaded, "model", loaded)
     for table in (loaded.get_input_embeddings(), getattr(getattr(decoder, "language_model", decoder), "embed_tokens_per_layer", None)):
         if hasattr(table, "embed_scale"):  # rounded to the type of the weights, which here are loaded as float32
@@ -651,6 +684,8 @@ def write_model(name, out, hidden, layers):
     with torch.no_grad():
         logits = loaded(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()
     save_numpy({"ids": ids, "logits": np.ascontiguousarray(logits)}, folder / "logits.safetensors")
+    if plain:
+        shutil.rmtree(plain)
     if "kimi" in edits:
         rewrite(folder / "model" / "config.json", model_type="kimi_k2", scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1,
                 ep_size=1, seq_aux=True, aux_loss_alpha=0.001, num_nextn_predict_layers=0)

@@ -175,7 +175,7 @@ void set_dtype(Json& config, DType dtype) {
 }
 
 DType written_dtype(const StoredTensor& tensor) {
-  return is_block_type(tensor.view.dtype) ? DType::kBF16 : tensor.view.dtype;
+  return is_block_type(tensor.view.dtype) || tensor.block_scales ? DType::kBF16 : tensor.view.dtype;
 }
 
 std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,

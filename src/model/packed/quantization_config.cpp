@@ -1,11 +1,34 @@
 #include "model/packed/quantization_config.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/config_fields.h"
 #include "model/packed/quantization_readers.h"
 
 namespace llmq {
 namespace {
+
+// Matrices of E4M3 with a scale for each block, which are numbers from opening on (io/float8_blocks.cpp).
+// Inputs, which engines round to FP8 as well, are not rounded here.
+void check_float8_blocks(ConfigFields& quantization) {
+  if (const std::string type = quantization.text("fmt", "e4m3"); type != "e4m3" && type != "float8_e4m3fn")
+    quantization.unsupported("fmt", fmt::format("is \"{}\"", type), "e4m3 is read");
+  quantization.require_neutral("activation_scheme", "dynamic");
+  quantization.require_neutral("scale_fmt", "ue8m0");
+  const Json* const size = quantization.find("weight_block_size");
+  const bool sides = size != nullptr && size->is_array() && size->items().size() == 2 &&
+                     std::all_of(size->items().begin(), size->items().end(), [](const Json& side) {
+                       return side.is_integer() && side.as_integer() >= 1;
+                     });
+  if (!sides)
+    quantization.unsupported("weight_block_size",
+                             "is no pair of sizes: FP8 is read with a scale for each block",
+                             "[128, 128] is what releases have");
+  for (const char* listed : {"modules_to_not_convert", "ignored_layers", "dequantize"})
+    quantization.find(listed);
+  quantization.refuse_unread({});
+}
 
 bool names(const QuantizationTarget& target, const std::string& module) {
   return target.pattern ? target.pattern->matches(module) : target.text == module || target.text == "Linear";
@@ -36,13 +59,15 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
   } else if (method == "auto-round") {
     result.format_ = autoround_format(quantization);
     result.targets_ = read_autoround(quantization, result.format_);
+  } else if (method == "fp8") {
+    check_float8_blocks(quantization);
   } else if (method == "mxfp4") {
     // Stacks of codes, which are told by their names (SlabNames::exponents); all of them have one form.
     quantization.find("modules_to_not_convert");
     quantization.find("dequantize");
   } else {
     quantization.unsupported("quant_method", fmt::format("the method \"{}\" is not known here", method),
-                             "compressed-tensors, awq, gptq, auto-round and mxfp4 are");
+                             "compressed-tensors, awq, gptq, auto-round, fp8 and mxfp4 are");
   }
   return result;
 }

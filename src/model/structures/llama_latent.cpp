@@ -9,6 +9,7 @@ namespace llmq {
 namespace {
 
 constexpr IntegerRange kLatentRange{1, 1 << 16};
+constexpr int kMostHeads = 1 << 12;  // each is two parts of a linear in every block
 
 // Transformers' modeling_deepseek_v3, yarn_get_mscale: of a kind that stretches, and says by how much.
 double score_growth(const RopeSpec& rope) {
@@ -47,6 +48,9 @@ void read_latent_attention(ConfigFields& config, int heads, int kv_heads, const 
   if (kv_heads != heads)
     config.bad("num_key_value_heads",
                fmt::format("is {}, and each of the {} heads has keys of its own", kv_heads, heads));
+  if (heads > kMostHeads)
+    config.bad("num_attention_heads",
+               fmt::format("is {}, and {} are the most over latents", heads, kMostHeads));
   const std::int64_t widest = std::max(
       latent.rank + latent.turning, std::max(latent.plain + latent.turning, latent.plain + latent.value_dim));
   if (widest * heads > kWidthRange.most)

@@ -10,6 +10,7 @@
 #include "io/safetensors.h"
 #include "model/linear_source.h"
 #include "model/open_checkpoint.h"
+#include "tensor/stored_float.h"
 #include "tests/support/tolerance.h"
 #include "tests/unit/export/convert_fixture.h"
 
@@ -37,6 +38,27 @@ TEST_F(ConvertTest, PackedToDenseIsTheDequantizedWeight) {
   EXPECT_EQ(dense.read_float32(norm),
             open_checkpoint(system_io(), source_)
                 .read_float32(open_checkpoint(system_io(), source_).at("model.norm.weight")));
+}
+
+// FP8 in blocks is a way to store numbers: written, they are BF16, those that are only carried along, too.
+TEST_F(ConvertTest, Float8InBlocksIsWrittenAsItsNumbers) {
+  const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/deepseek_v3-fp8/model";
+  run(model, disk_ / "dense", "safetensors");
+  const Checkpoint published = open_checkpoint(system_io(), model), dense = open("dense");
+  EXPECT_EQ(dense.config().find("quantization_config"), nullptr);
+  ASSERT_EQ(dense.tensors().size(), published.tensors().size());
+  int joined = 0, carried = 0;
+  for (const StoredTensor& tensor : published.tensors()) {
+    const StoredTensor& written = dense.at(tensor.name);
+    EXPECT_EQ(written.view.dtype, tensor.block_scales ? DType::kBF16 : tensor.view.dtype) << tensor.name;
+    std::vector<float> wanted = published.read_float32(tensor);
+    for (float& value : wanted) value = stored_float(value, written.view.dtype);
+    EXPECT_EQ(dense.read_float32(written), wanted) << tensor.name;
+    joined += tensor.block_scales.has_value();
+    carried += tensor.block_scales && tensor.name.starts_with("model.layers.2.");
+  }
+  EXPECT_GT(joined, 40);
+  EXPECT_GT(carried, 10);
 }
 
 TEST_F(ConvertTest, AwqAndCompressedTensorsHoldTheSameCodes) {

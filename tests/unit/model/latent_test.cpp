@@ -68,6 +68,16 @@ TEST(Latents, KimiIsDeepSeekByAnotherName) {
   EXPECT_EQ(latent_spec(model).parameters(), kimi.parameters());
 }
 
+// As DeepSeek publishes them: every linear is FP8 in blocks, and nothing else is.
+TEST(Latents, ReleasesInFloat8AreRead) {
+  const Checkpoint checkpoint = ScratchGolden("deepseek_v3-fp8").open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      EXPECT_EQ(checkpoint.at(linear.weight.tensor).block_scales.has_value(), linear.quantizable)
+          << linear.module;
+}
+
 TEST(Latents, WhichBlocksAreDenseIsSaidOnceOrAlike) {
   ScratchGolden model("glm4_moe_lite-groups");  // block 1 is dense
   EXPECT_NE(latent_spec(model).blocks[0].mixture(), nullptr);
@@ -102,6 +112,10 @@ TEST(Latents, WhatChangesTheMathematicsIsRefused) {
   EXPECT_THAT(v3("qk_head_dim", 12), HasSubstr("qk_head_dim: is 12"));
   EXPECT_THAT(v3("v_head_dim", 11), HasSubstr("kv_b_proj.weight"));
   EXPECT_THAT(v3("num_key_value_heads", 2), HasSubstr("num_key_value_heads: is 2, and each of the 4 heads"));
+  ScratchGolden many("deepseek_v3");
+  many.config["num_attention_heads"] = many.config["num_key_value_heads"] = 5000;
+  EXPECT_THAT(error_of([&] { latent_spec(many); }),
+              HasSubstr("num_attention_heads: is 5000, and 4096 are the most"));
   EXPECT_THAT(v3("scoring_func", "softmax"), HasSubstr("scoring_func: is \"softmax\""));
   EXPECT_THAT(v3("topk_method", "greedy"), HasSubstr("topk_method: is \"greedy\""));
   EXPECT_THAT(v3("n_group", 4), HasSubstr("n_group: is 4, and groups of 6 experts"));

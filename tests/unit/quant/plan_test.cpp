@@ -47,6 +47,29 @@ TEST(Plan, WithoutASchemeTakesTheLargestGroupThatDividesEverything) {
   EXPECT_EQ(plan_for("method: awq\nformat: awq\n").modules[3].scheme.scale_dtype, DType::kF16);
 }
 
+// What attention over latents absorbs has weights of few bits, and no inputs that could be rounded.
+TEST(Plan, WhatIsAbsorbedIsLeftOutWhereInputsAreRounded) {
+  const Checkpoint latents =
+      open_checkpoint(system_io(), std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/deepseek_v3/model");
+  const auto planned = [&](const std::string& scheme) {
+    return make_plan(Recipe::parse("method: rtn\nignore: [lm_head]\nscheme: " + scheme + "\n", "r.yaml"),
+                     latents, ModelSpec::read(latents), Compute::kBFloat16, 1, 0);
+  };
+  const std::string absorbed = "model.layers.1.self_attn.kv_b_proj";
+  const auto has = [&](const Plan& plan) {
+    return std::any_of(plan.modules.begin(), plan.modules.end(),
+                       [&](const PlannedModule& m) { return m.module == absorbed; });
+  };
+  const Plan rounded = planned("w8a8");
+  EXPECT_FALSE(has(rounded));
+  EXPECT_THAT(rounded.ignored, ::testing::Contains(absorbed));
+  EXPECT_THAT(rounded.warnings,
+              ElementsAre(HasSubstr("model.layers.0.self_attn.kv_b_proj and those like it stay dense")));
+  const Plan weights = planned("w4a16_g8_sym");
+  EXPECT_TRUE(has(weights));
+  EXPECT_TRUE(weights.warnings.empty());
+}
+
 TEST(Plan, ScalesOfAKvCacheAreCalibratedWhateverRounds) {
   for (const char* method : {"rtn", "awq"}) {
     const Plan plan = plan_for(std::string("method: ") + method + "\nkv_cache: {dtype: fp8}\n");
