@@ -4,18 +4,35 @@
 #include <charconv>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/automatic_device.h"
 
 namespace llmq::tools {
+
+std::string chosen_device(const GlobalOptions& globals, const std::string& arithmetic) {
+  if (globals.device != "auto") return globals.device;
+  if (!arithmetic.empty()) return "cpu";
+  const AutomaticDevice& found = automatic_device();
+  static bool said = false;
+  if (!std::exchange(said, true)) {
+    if (found.has_gpu)
+      Log::get().note(found.why);
+    else
+      Log::get().detail(found.why);
+  }
+  return found.device;
+}
 
 std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic,
                                         DeviceUse use) {
   if (globals.threads < 0 || globals.threads > 1024)
     fail(ErrorKind::kUsage,
          {fmt::format("{} threads", globals.threads), {}, "--threads", "give 1 .. 1024, or leave it out"});
-  std::shared_ptr<Backend> backend = make_backend({globals.device, globals.threads, arithmetic, use});
+  std::shared_ptr<Backend> backend =
+      make_backend({chosen_device(globals, arithmetic), globals.threads, arithmetic, use});
   static bool said = false;  // some commands choose again
   if (const std::string why = backend->slower_than_possible(); !why.empty() && !said) {
     Log::get().warn(why);

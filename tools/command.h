@@ -56,6 +56,9 @@ void add_completion(CLI::App& app, Session& session);
 void add_man(CLI::App& app, Session& session);
 void add_merge(CLI::App& app, Session& session);
 
+// --device, with "auto" as what it is on this machine (device/automatic_device.h), which the log says once
+// where there is a choice. What is of an arithmetic is the CPU's.
+std::string chosen_device(const GlobalOptions& globals, const std::string& arithmetic = {});
 // --device and --threads as a backend; of one arithmetic, where one is asked for
 // (BackendRequest::arithmetic), and for this use. Warns, once, where the processor or LLMQ_CPU_ISA makes it
 // slow.

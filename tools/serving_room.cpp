@@ -31,7 +31,7 @@ Room room_for(const EngineFlags& options, const GlobalOptions& globals, const Mo
                       asked = parse_bytes(options.kv_memory, "--kv-memory");
   if (const std::uint64_t memory = host_memory_bytes();
       memory != 0 && asked > memory / static_cast<std::uint64_t>(members) &&
-      globals.device.rfind("cuda", 0) != 0)
+      chosen_device(globals).rfind("cuda", 0) != 0)
     fail(ErrorKind::kUsage,
          {fmt::format("{} of {} is more than the {} of memory here",
                       members == 1 ? "a KV cache" : fmt::format("a KV cache on each of {} devices", members),

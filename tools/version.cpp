@@ -5,6 +5,7 @@
 #include <CLI/Version.hpp>
 
 #include "base/json.h"
+#include "device/automatic_device.h"
 #include "device/cpu/cpu_backend.h"
 #include "device/cuda/cusolver.h"
 #include "device/cuda/dense/cublaslt.h"
@@ -48,6 +49,7 @@ void print_version(bool json) {
                            {"build_type", kBuildType},
                            {"cpu_levels", text_list(cpu_levels_present())},
                            {"cuda", kCudaVersion[0] == '\0' ? Json() : Json(kCudaVersion)},
+                           {"auto", automatic_device().why},
                            {"libraries", libraries()}}));
 }
 

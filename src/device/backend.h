@@ -283,7 +283,8 @@ class Backend {
 };
 
 struct BackendRequest {
-  // auto | cpu | cuda[:N] | reference | fake | emulated[:N] (CUDA's kernels on the host)
+  // auto (device/automatic_device.h) | cpu | cuda[:N] | reference | fake | emulated[:N] (CUDA's kernels on
+  // the host)
   std::string device = "auto";
   int threads = 0;              // 0: available_cores()
   std::string arithmetic = {};  // of the backend (Backend::arithmetic()); empty: the device's best

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "device/automatic_device.h"
 #include "device/backend.h"
 #include "device/cpu/cpu_backend.h"
 #include "device/cuda/cuda_backend.h"
@@ -53,15 +54,17 @@ std::optional<std::uint64_t> emulated_memory() {
 }  // namespace
 
 std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
-  const std::string& device = request.device;
+  const std::string device = request.device != "auto"      ? request.device
+                             : !request.arithmetic.empty() ? "cpu"
+                                                           : automatic_device().device;
   if (request.threads < 0)
     fail(ErrorKind::kUsage,
          ErrorDetail{
              fmt::format("{} threads are asked for", request.threads), {}, "--threads", "give 1 or more"});
   const int threads = request.threads == 0 ? available_cores() : request.threads;
-  const bool cpu = device == "auto" || device == "cpu";
-  if (!request.arithmetic.empty() && cpu) return make_cpu_backend_of(threads, request.arithmetic);
-  if (cpu) return make_cpu_backend(threads);
+  if (device == "cpu")
+    return request.arithmetic.empty() ? make_cpu_backend(threads)
+                                      : make_cpu_backend_of(threads, request.arithmetic);
   if (!request.arithmetic.empty())
     fail(ErrorKind::kUnsupported,
          ErrorDetail{fmt::format("the device '{}' does not compute as '{}'", device, request.arithmetic),

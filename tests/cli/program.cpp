@@ -74,6 +74,7 @@ namespace {
 [[noreturn]] void become_llmq(const Scratch& scratch, const std::vector<std::string>& arguments,
                               const std::vector<std::string>& environment) {
   setenv("LLMQ_DIGEST_CACHE", (scratch / "digests").c_str(), 0);  // the user's own is left alone
+  setenv("CUDA_VISIBLE_DEVICES", "", 0);                          // "auto" is the same on every machine
   for (const std::string& pair : environment) putenv(const_cast<char*>(pair.c_str()));
   const auto redirect = [&](const std::string& name, int flags, int to) {
     dup2(open((scratch / name).c_str(), flags, 0600), to);

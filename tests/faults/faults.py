@@ -439,6 +439,8 @@ FAULTS = [
           [("llmq_unit_device", "DenseProducts.RowsNeed*")]),
     Fault("whole-sum-of-a-begun-square", "src/device/cuda/dense/library_products.cpp", "before == 0 && x.rows() >= kWholeSum", "x.rows() >= 0 * before + kWholeSum - 64",
           [("llmq_unit_device", "DenseProducts.GramMatricesHave*")]),
+    Fault("newer-gpus-thought-proved", "src/device/automatic_device.cpp", "return row.major == gpu.major && row.minor == gpu.minor;", "return row.major <= gpu.major;",
+          [("llmq_unit_device", "AutomaticDevice.IsTheCpu*")]),
     Fault("gram-tokens-of-other-pairs", "kernels/cuda/gram_bf16.h", "token = lane / 16 * 8 + lane % 8, channel = warp_row(t)", "token = lane / 8 % 2 * 8 + lane % 8, channel = warp_row(t)",
           [("llmq_kernels_backend", "*Scoring.Gram*cuda_emulated*")], ["kernels/cuda/emulated_linear.cpp"]),
     Fault("totals-without-the-diagonal", "kernels/cuda/elementwise.h", "if (j < i) return;", "if (j <= i) return;",

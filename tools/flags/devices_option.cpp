@@ -46,17 +46,18 @@ std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& global
                                                      const std::vector<int>& numbers,
                                                      const std::string& arithmetic, DeviceUse use) {
   if (numbers.empty()) return {chosen_backend(globals, arithmetic, use)};
-  const bool cpu = globals.device == "auto" || globals.device == "cpu";
-  if (!cpu && globals.device != "cuda" && globals.device != "emulated")
-    refuse("--device " + globals.device + " is one device", "use --device cuda, or leave --devices out");
+  const std::string device = chosen_device(globals, arithmetic);
+  const bool cpu = device == "cpu";
+  if (!cpu && device != "cuda" && device != "emulated")
+    refuse("--device " + device + " is one device", "use --device cuda, or leave --devices out");
   if (const int most = *std::max_element(numbers.begin(), numbers.end());
-      globals.device != "cuda" && most >= kMostOnTheHost)
-    refuse(fmt::format("there is no device {} of --device {}", most, globals.device),
+      device != "cuda" && most >= kMostOnTheHost)
+    refuse(fmt::format("there is no device {} of --device {}", most, device),
            fmt::format("give numbers of 0 .. {}", kMostOnTheHost - 1));
   std::vector<std::shared_ptr<Backend>> backends;
   for (const int number : numbers) {
     GlobalOptions one = globals;
-    if (!cpu) one.device += fmt::format(":{}", number);
+    one.device = cpu ? device : fmt::format("{}:{}", device, number);
     if (!backends.empty())
       one.threads = std::max(1, backends.front()->workers().size() / static_cast<int>(numbers.size()));
     backends.push_back(chosen_backend(one, arithmetic, use));

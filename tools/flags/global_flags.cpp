@@ -22,7 +22,8 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
   const char* group = "Everywhere";
   app.add_flag("--json", globals.json, "One JSON document on stdout and nothing else")->group(group);
   app.add_option("--device", globals.device,
-                 "auto, cpu, cuda or cuda:N; auto is the CPU, as CUDA was not yet run on a device")
+                 "auto, cpu, cuda or cuda:N; auto is cuda where the first GPU is of a kind on which the "
+                 "device suite has passed (sm_90), else cpu")
       ->group(group)
       ->type_name("DEVICE");
   app.add_option("--compute", globals.compute, "Arithmetic of the forward pass: float32 or bfloat16")

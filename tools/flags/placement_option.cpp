@@ -27,9 +27,9 @@ void add_placement_options(CLI::App& command, PlacementFlags& flags) {
 namespace {
 
 Placement divided(std::int64_t members, const GlobalOptions& globals) {
-  const std::string kinds[] = {"auto", "cpu", "cuda", "emulated"};
-  if (std::find(std::begin(kinds), std::end(kinds), globals.device) == std::end(kinds))
-    fail(ErrorKind::kUsage, {"--device " + globals.device + " is one device",
+  const std::string kinds[] = {"cpu", "cuda", "emulated"}, device = chosen_device(globals);
+  if (std::find(std::begin(kinds), std::end(kinds), device) == std::end(kinds))
+    fail(ErrorKind::kUsage, {"--device " + device + " is one device",
                              {},
                              "--tensor-parallel-size",
                              "use --device cuda, which has cuda:0, cuda:1 and so on, or leave it out"});
@@ -44,7 +44,7 @@ Placement divided(std::int64_t members, const GlobalOptions& globals) {
 Placement partly(int layers, const GlobalOptions& globals, const ModelSpec& spec, DeviceUse use) {
   if (layers < 0)
     fail(ErrorKind::kUsage, {fmt::format("{} blocks", layers), {}, "--gpu-layers", "give 0 or more"});
-  if (globals.device == "auto" || globals.device == "cpu")
+  if (chosen_device(globals) == "cpu")
     fail(ErrorKind::kUsage, {"there is no device for them: --device is " + globals.device,
                              {},
                              "--gpu-layers",

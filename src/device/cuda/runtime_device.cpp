@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "device/automatic_device.h"
 #include "device/cuda/cuda_backend.h"
 #include "device/cuda/cusolver.h"
 #include "device/cuda/dense/cublaslt.h"
@@ -34,31 +35,34 @@ constexpr std::size_t kCarried = std::size_t{512} << 10,  // bytes that a thread
   fail(ErrorKind::kUnsupported, ErrorDetail{message, {}, "--device", "use --device cpu"});
 }
 
-// The properties of device `index`, or one sentence on why there is none.
-cudaDeviceProp device_at(int index) {
+// The properties of device `index`, or half a sentence on why there is none.
+std::string find_device(int index, cudaDeviceProp& properties) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   const int version = CUDART_VERSION;
   if (error == cudaErrorInsufficientDriver)
-    refuse_cuda(
-        fmt::format("device cuda:{} is asked for, and this machine has no NVIDIA driver for CUDA {}.{}",
-                    index, version / 1000, version % 1000 / 10));
+    return fmt::format("this machine has no NVIDIA driver for CUDA {}.{}", version / 1000,
+                       version % 1000 / 10);
   if (error != cudaSuccess && error != cudaErrorNoDevice)
-    refuse_cuda(
-        fmt::format("device cuda:{} is asked for, and the driver answers: {}", index, words_of(error)));
-  if (count == 0)
-    refuse_cuda(fmt::format("device cuda:{} is asked for, and this machine has no CUDA device", index));
+    return fmt::format("the driver answers: {}", words_of(error));
+  if (count == 0) return "this machine has no CUDA device";
   if (index >= count)
-    refuse_cuda(fmt::format("device cuda:{} is asked for, and this machine has {}", index,
-                            count == 1 ? "cuda:0 alone" : fmt::format("cuda:0 to cuda:{}", count - 1)));
-  cudaDeviceProp properties{};
+    return fmt::format("this machine has {}",
+                       count == 1 ? "cuda:0 alone" : fmt::format("cuda:0 to cuda:{}", count - 1));
   check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties",
              fmt::format("cuda:{}", index));
   if (properties.major < kOldestMajor ||
       (properties.major == kOldestMajor && properties.minor < kOldestMinor))
-    refuse_cuda(fmt::format(
-        "cuda:{} is a {} of compute capability {}.{}; {}.{} is the least that this llmq is built for", index,
-        properties.name, properties.major, properties.minor, kOldestMajor, kOldestMinor));
+    return fmt::format(
+        "it is a {} of compute capability {}.{}; {}.{} is the least that this llmq is built for",
+        properties.name, properties.major, properties.minor, kOldestMajor, kOldestMinor);
+  return {};
+}
+
+cudaDeviceProp device_at(int index) {
+  cudaDeviceProp properties{};
+  const std::string missing = find_device(index, properties);
+  if (!missing.empty()) refuse_cuda(fmt::format("device cuda:{} is asked for, and {}", index, missing));
   return properties;
 }
 
@@ -245,6 +249,13 @@ class RuntimeDevice final : public CudaDevice {
 };
 
 }  // namespace
+
+GpuSight look_for_gpu() {
+  cudaDeviceProp properties{};
+  const std::string missing = find_device(0, properties);
+  if (!missing.empty()) return {{}, missing};
+  return {SeenGpu{properties.name, properties.major, properties.minor}, {}};
+}
 
 std::shared_ptr<Backend> make_cuda_backend(int index, int threads, DeviceUse use) {
   return make_backend_on(std::make_unique<RuntimeDevice>(index, threads), threads, use);
