@@ -742,7 +742,7 @@ FAULTS = [
           [("llmq_unit_model", "GgufModel.AStack*"), ("llmq_unit_export", "*GgufRoundTrip*mixtral")]),
     Fault("importance-of-the-first-expert", "src/export/gguf/gguf_file.cpp", "static_cast<std::size_t>(matrix) * width, width)", "static_cast<std::size_t>(0 * matrix) * width, width)",
           [("llmq_unit_export", "GgufFile.EachExpert*")]),
-    Fault("weights-that-sum-otherwise", "src/export/gguf/tensor_source.cpp", "mixture->normalized != sums)", "mixture->normalized != sums && false)",
+    Fault("weights-that-sum-otherwise", "src/export/gguf/family_limits.cpp", "mixture->normalized != sums)", "mixture->normalized != sums && false)",
           [("llmq_unit_export", "GgufFile.RefusesWhat*")]),
     Fault("gate-in-the-place-of-up", "src/io/checkpoint_reader.cpp", "part.place = static_cast<int>(behind);", "part.place = static_cast<int>(0 * behind);",
           [("llmq_unit_quant", "BlockForms.MatricesStackedSideBySide*"), ("llmq_golden_models", "*GoldenModel.Logits*qwen3_vl_moe")]),

@@ -285,6 +285,8 @@ if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
     for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3"):
         if name not in models:
             continue
+        if name.startswith("gemma"):  # whose tokenizer.model is another vocabulary than its tokenizer.json
+            os.remove(f"{models[name]}/tokenizer.model")
         stored = f"{work}/stored.gguf"
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))

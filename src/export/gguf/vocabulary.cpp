@@ -106,10 +106,11 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, std::int64_t rows
   if (ends.bos) metadata.set_bool(prefix + "add_bos_token", *ends.bos);
   if (ends.sep) metadata.set_bool(prefix + "add_sep_token", *ends.sep);
   if (ends.eos) metadata.set_bool(prefix + "add_eos_token", *ends.eos);
-  if (sentencepiece && !rules.never_prefixes && !prepends_space(files.tokenizer))
+  const bool prepends = prepends_space(files.tokenizer);
+  if (sentencepiece && !rules.never_prefixes && !prepends)
     metadata.set_bool(prefix + "add_space_prefix", false);
   add_chat_template(io, checkpoint, files, metadata);
-  if (rules.never_prefixes) metadata.set_bool(prefix + "add_space_prefix", false);
+  if (rules.never_prefixes && (pieces || !prepends)) metadata.set_bool(prefix + "add_space_prefix", false);
   if (rows == rules.says_bos_at_size) metadata.set_bool(prefix + "add_bos_token", adds_bos);
 }
 

@@ -87,7 +87,8 @@ enum class GgufLarge : std::uint8_t { kNone, kSharedKeys, kAll };
 
 // What llama.cpp's converter makes of the tokenizer of this family alone.
 struct GgufVocabulary {
-  bool never_prefixes = false;        // that no space is put before a text is said last of all
+  // That no space is put before a text is said last of all; beside tokenizer.model whatever the other does.
+  bool never_prefixes = false;
   bool says_prefix = false;           // tokenizer_config.json's add_prefix_space is said first of all
   std::int64_t says_bos_at_size = 0;  // with as many tokens, whether BOS is added is said last of all
   bool added_as_told = false;  // beside tokenizer.model, added tokens are what tokenizer.json says of them

@@ -8,6 +8,7 @@
 #include "model/open_checkpoint.h"
 #include "small_job.h"
 #include "tests/support/killing_io.h"
+#include "tests/unit/model/scratch_gpt_oss.h"
 #include "tests/unit/model/scratch_mixture.h"
 
 namespace llmq::testing {
@@ -29,9 +30,8 @@ void expect_nothing_torn(const Path& output, const std::string& digest) {
 }
 
 // How many calls a run makes, each of which was its last once.
-int kill_everywhere(const std::string& recipe, std::uint64_t shard_bytes) {
+int kill_everywhere(const Checkpoint& checkpoint, const std::string& recipe, std::uint64_t shard_bytes) {
   const TemporaryDirectory models;
-  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   const SmallJob whole{recipe, {models / "whole", false, shard_bytes}};
   const std::string digest = whole.run(system_io(), checkpoint).digest;
   for (int k = 0;; ++k) {
@@ -51,10 +51,26 @@ int kill_everywhere(const std::string& recipe, std::uint64_t shard_bytes) {
   }
 }
 
+int kill_everywhere(const std::string& recipe, std::uint64_t shard_bytes) {
+  const TemporaryDirectory models;
+  return kill_everywhere(open_checkpoint(system_io(), write_tiny_checkpoint(models)), recipe, shard_bytes);
+}
+
 TEST(Resume, AwqKilledAtEveryCall) { EXPECT_GT(kill_everywhere(kKilledAwq, 5'000'000'000), 60); }
 TEST(Resume, GptqKilledAtEveryCall) { EXPECT_GT(kill_everywhere(kKilledGptq, 100'000), 80); }
 TEST(Resume, RoundingKilledAtEveryCall) {
   EXPECT_GT(kill_everywhere("method: rtn\nscheme: w8a16_channel_sym\n", 5'000'000'000), 60);
+}
+
+// Stacks of one block are copied, those of the other are put together in memory.
+TEST(Resume, StacksKilledAtEveryCall) {
+  ScratchGptOss model;
+  model.as_mxfp4();
+  EXPECT_GT(kill_everywhere(model.open(),
+                            "method: rtn\nscheme: mxfp4\nformat: mxfp4\nignore: ['re:.*self_attn', "
+                            "'re:.*layers.0.']\n",
+                            20'000),
+            60);
 }
 
 // Stops at the end of the first block by leaving the pipeline there.
