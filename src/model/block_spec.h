@@ -294,7 +294,6 @@ struct EmbeddedSpec {
   SiteId input{}, inner{};
   Part gate;
   LinearId output{};
-  std::int64_t block = 0;  // whose columns of it
   std::int64_t width = 0;
   Activation activation = Activation::kSilu;
   std::int64_t inner_width() const { return width; }

@@ -122,4 +122,45 @@ void embed_samples(Backend& backend, const ModelSpec& spec, const Checkpoint& ch
     }
 }
 
+SampledBlockEmbedding::SampledBlockEmbedding(Backend& backend, Compute compute, const ModelSpec& spec,
+                                             const Checkpoint& checkpoint, std::size_t block)
+    : backend_(backend), compute_(compute), spec_(spec), checkpoint_(checkpoint), block_(block) {
+  const BlockEmbeddingSpec& own = *spec.block_embedding;
+  const StoredTensor& weight = checkpoint.at(own.weight());
+  const std::vector<float> values = checkpoint.read_float32(weight);
+  const TensorView all(values.data(), DType::kF32, weight.view.shape);
+  projection_ =
+      backend.prepare(all.row_slice(static_cast<std::int64_t>(block) * own.width, own.width), compute);
+  norm_ = load_norm(backend, own.norm, checkpoint.read_float32(checkpoint.at(own.norm.gain.tensor)), {});
+}
+
+void SampledBlockEmbedding::embed(std::span<const std::vector<std::int32_t>> samples,
+                                  const TensorView& embedded) const {
+  const BlockEmbeddingSpec& own = *spec_.block_embedding;
+  const Shape shape{embedded.rows(), spec_.hidden_size};
+  const DType dtype = activation_dtype(compute_);
+  const Buffer hidden = backend_.allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float)),
+               rounded = backend_.allocate(static_cast<std::size_t>(shape.elements()) *
+                                           static_cast<std::size_t>(element_bytes(dtype))),
+               looked_up = backend_.allocate(embedded.bytes());
+  const TensorView h = hidden.view(DType::kF32, shape), x = rounded.view(dtype, shape),
+                   rows = looked_up.view(DType::kF32, embedded.shape);
+  embed_samples(backend_, spec_, checkpoint_, samples, h);
+  backend_.convert(x, h);
+  backend_.linear(embedded, x, *projection_, {});
+  run_norm(backend_, own.norm, norm_, embedded, embedded);
+  StoredRows table(checkpoint_, own.table);
+  const auto width = static_cast<std::size_t>(own.width);
+  std::vector<float> all(static_cast<std::size_t>(table.width())), shares;
+  for (const std::vector<std::int32_t>& sample : samples)
+    for (const std::int32_t id : sample) {
+      table.read(id, all);
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(block_ * width);
+      shares.insert(shares.end(), first, first + own.width);
+    }
+  table.release();
+  backend_.upload(rows, shares.data());
+  backend_.add(embedded, rows, own.scale);
+}
+
 }  // namespace llmq

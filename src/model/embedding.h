@@ -2,6 +2,7 @@
 // second only where a model has learned positions. The product is rounded once.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,25 @@ struct BlockEmbeddingWeights {
 void embed_blocks(Backend& backend, Compute compute, const BlockEmbeddingSpec& spec,
                   const BlockEmbeddingWeights& weights, std::span<const std::int32_t> tokens,
                   const TensorView& hidden, const TensorView& embedded);
+
+// What one block has of it, of samples one behind another: embedded F32 [T, width], by rows read from the
+// checkpoint.
+class SampledBlockEmbedding {
+ public:
+  SampledBlockEmbedding(Backend& backend, Compute compute, const ModelSpec& spec,
+                        const Checkpoint& checkpoint, std::size_t block);
+  std::size_t block() const { return block_; }
+  void embed(std::span<const std::vector<std::int32_t>> samples, const TensorView& embedded) const;
+
+ private:
+  Backend& backend_;
+  Compute compute_;
+  const ModelSpec& spec_;
+  const Checkpoint& checkpoint_;
+  std::size_t block_;
+  std::unique_ptr<PreparedWeight> projection_;
+  NormWeights norm_;
+};
 
 // By rows read from the checkpoint, for a pass that needs few of them: samples one behind another, each from
 // position 0 on.

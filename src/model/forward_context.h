@@ -49,8 +49,9 @@ struct MemberBlock {
   const ForwardContext* context;  // of the member's ModelSpec
   const BlockWeights* weights;
   KvPages pages;
-  TensorView hidden;         // F32 [T, hidden_size]: the same on every member, before and after
-  TensorView embedded = {};  // F32 [T, blocks * width] of ModelSpec::block_embedding, where there is one
+  TensorView hidden;  // F32 [T, hidden_size]: the same on every member, before and after
+  TensorView embedded =
+      {};  // F32 [T, width]: what the block has of ModelSpec::block_embedding, if there is one
 };
 
 }  // namespace llmq

@@ -120,6 +120,16 @@ struct Engine::State {
     return storage;
   }
 
+  // The block's columns; empty where there are none.
+  TensorView embedded_of(std::size_t block) const {
+    if (!spec.block_embedding) return {};
+    TensorView own = embedded;
+    own.row_stride = embedded.cols();
+    own.shape = Shape{embedded.rows(), spec.block_embedding->width};
+    own.pointer = own.as<float>() + static_cast<std::int64_t>(block) * spec.block_embedding->width;
+    return own;
+  }
+
   static std::vector<Backend*> members_of(Backend& first, const Options& options) {
     if (options.early.count > 0 && !options.further_members.empty())
       fail(ErrorKind::kUnsupported, {"a model is divided over devices as a whole, not in part",
@@ -168,8 +178,8 @@ struct Engine::State {
       const NamedRange range(context.front().backend, "block " + std::to_string(block));
       in_block.clear();
       for (std::size_t i = 0; i < context.size(); ++i)
-        in_block.push_back(
-            {&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i], embedded});
+        in_block.push_back({&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i),
+                            hidden[i], embedded_of(block)});
       run_block(in_block, static_cast<int>(block), rows[cache.group_of(block)], exchange);
     }
   }

@@ -264,15 +264,11 @@ def check_mixture(program, family, source, work):
 
 
 def check_shared_pages(program, family, source, work):
-    """Blocks that read the pages of others: rounded alone."""
-    check_against_transformers(program, family, source)
-    output = os.path.join(work, f"{family}-rtn")
-    llmq(program, "quantize", "--model", source, "--output", output, "--method", "rtn", "--set", "scheme=w4a16_g32_sym")
-    expect(llmq(program, "verify", output)["ok"], f"{family}, rtn: the output is what its manifest says")
-    check_against_transformers(program, f"{family}, rtn", output)
-    refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), "--method", "gptq"],
-                             capture_output=True, text=True)
-    expect(refused.returncode == 2 and "read the pages of others" in refused.stderr, f"{family}: calibration is refused by name: {refused.stderr.strip()}")
+    """Blocks that read the pages of others: every method, and a budget of bits refused."""
+    check_family(program, family, source, work)
+    refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), "--method", "gptq",
+                              "--set", "target_bits=4.5"], capture_output=True, text=True)
+    expect(refused.returncode == 2 and "read the pages of others" in refused.stderr, f"{family}: a budget of bits is refused by name: {refused.stderr.strip()}")
 
 
 def check_float8_source(program, source, work):

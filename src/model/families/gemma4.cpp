@@ -218,10 +218,9 @@ MlpSpec gemma4_mlp(std::int64_t width, Activation activation, std::int64_t hidde
   return mlp;
 }
 
-EmbeddedSpec gemma4_embedded(const Gemma4Model& model, std::size_t number, std::int64_t hidden,
-                             BlockBuilder& builder) {
+EmbeddedSpec gemma4_embedded(const Gemma4Model& model, std::int64_t hidden, BlockBuilder& builder) {
   EmbeddedSpec embedded;
-  embedded.block = static_cast<std::int64_t>(number), embedded.width = model.embedded;
+  embedded.width = model.embedded;
   embedded.activation = model.sizes.activation;
   embedded.input = builder.site("x_gate", hidden),
   embedded.inner = builder.site("x_embedded", model.embedded);
@@ -283,7 +282,7 @@ BlockSpec gemma4_block(const Gemma4Model& model, std::size_t number, std::int64_
     builder.mlp(before_mlp, mlp, behind);
   }
   if (model.embedded != 0)
-    builder.embedded(gemma4_embedded(model, number, hidden, builder), norm("post_per_layer_input_norm"));
+    builder.embedded(gemma4_embedded(model, hidden, builder), norm("post_per_layer_input_norm"));
   builder.scale_stream(builder.host_tensor("layer_scalar", {1}));
   return std::move(builder).block();
 }

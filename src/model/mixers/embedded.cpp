@@ -13,10 +13,7 @@ void run_mixer(const MixerRun& run, const EmbeddedSpec& spec, const TensorView& 
                      const PartOutput output{spec.gate, gate};
                      run_linears(backend, run.weights, x.row_slice(first, count), {&output, 1},
                                  run.adapters().from(first));
-                     TensorView own = run.embedded.row_slice(run.first + first, count);
-                     own.row_stride = run.embedded.cols();
-                     own.shape = Shape{count, spec.width};
-                     own.pointer = own.as<float>() + spec.block * spec.width;
+                     const TensorView own = run.embedded.row_slice(run.first + first, count);
                      backend.gated_activation(inner.row_slice(first, count), gate, own, spec.activation);
                    });
 }

@@ -73,6 +73,9 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
       chunk.rows.sequences.push_back({at * length, length, 0, tables_[static_cast<std::size_t>(at)]});
     }
     lane_tokens[lane] += chunk.tokens();
+    if (devices.front().spec.block_embedding)
+      chunk.samples.assign(calibration.samples.begin() + first,
+                           calibration.samples.begin() + first + std::min(per_chunk, samples - first));
   }
   for (std::size_t lane = 0; lane < devices.size(); ++lane) {
     sizes.tokens = lane_tokens[lane];
@@ -105,6 +108,7 @@ void ActivationStream::forget_kv_extremes() {
 }
 
 void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet& calibration) {
+  for (DeviceSamples& lane : lanes_) lane.embed_by(checkpoint);
   const std::span<const std::vector<std::int32_t>> samples = calibration.samples;
   std::size_t first = 0;
   for (const SampleChunk& chunk : chunks_) {

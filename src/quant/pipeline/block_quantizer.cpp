@@ -33,7 +33,7 @@ class StagedBlock {
         for (const SiteId site : sublayer.sites) pass(site, part, sublayer);
       }
       stream_.finish(part, block_.number, block_.weights);
-      if (run_.plan.kv_cache && sublayer.has_pages()) write_kv_scales();
+      if (run_.plan.kv_cache && sublayer.has_pages() && block_.spec.pages.kv_heads > 0) write_kv_scales();
       release(part);
       charge("forward");
     }

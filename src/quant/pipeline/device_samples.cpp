@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace llmq {
 namespace {
@@ -29,6 +30,16 @@ std::int64_t most_between(const ModelSpec& spec) {
   return most;
 }
 
+// The blocks whose pages later ones read.
+std::set<std::size_t> page_owners(const ModelSpec& spec) {
+  std::set<std::size_t> owners;
+  for (const BlockSpec& block : spec.blocks)
+    if (const AttentionSpec* const attention = block.attention();
+        attention != nullptr && attention->shared_pages)
+      owners.insert(*attention->shared_pages);
+  return owners;
+}
+
 }  // namespace
 
 DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file)
@@ -46,6 +57,16 @@ DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, 
   const std::int64_t page = sizes.pages * sizes.page_tokens * spec.widest_page();
   keys_ = context.backend.allocate(bytes_for(page, dtype));
   values_ = context.backend.allocate(bytes_for(page, dtype));
+  const std::int64_t chunks = (sizes.tokens + sizes.longest_chunk - 1) / sizes.longest_chunk;
+  for (const std::size_t owner : page_owners(spec)) {
+    const PagesSpec& own = spec.blocks.at(owner).pages;
+    const std::size_t all =
+        bytes_for(chunks * sizes.pages * sizes.page_tokens * own.kv_heads * own.head_dim, dtype);
+    held_[owner] = {context.backend.allocate(all), context.backend.allocate(all)};
+  }
+  if (spec.block_embedding)
+    embedded_ =
+        context.backend.allocate(bytes_for(sizes.longest_chunk * spec.block_embedding->width, DType::kF32));
 }
 
 std::uint64_t DeviceSamples::bytes(const ModelSpec& spec, Compute compute, const Tokens& tokens) {
@@ -54,20 +75,59 @@ std::uint64_t DeviceSamples::bytes(const ModelSpec& spec, Compute compute, const
              page = static_cast<std::uint64_t>(spec.widest_page()),
              inner = static_cast<std::uint64_t>(spec.widest_inner()),
              between = static_cast<std::uint64_t>(most_between(spec));
-  return tokens.residual * hidden * sizeof(float) +
+  std::uint64_t shared = 0, embedded = 0;
+  for (const std::size_t owner : page_owners(spec))
+    shared += static_cast<std::uint64_t>(spec.blocks.at(owner).pages.kv_heads) *
+              static_cast<std::uint64_t>(spec.blocks.at(owner).pages.head_dim);
+  if (spec.block_embedding) embedded = static_cast<std::uint64_t>(spec.block_embedding->width);
+  return tokens.residual * hidden * sizeof(float) + tokens.first_site * embedded * sizeof(float) +
+         2 * tokens.shared_pages * shared * element +
          (tokens.first_site * (hidden + between) + 2 * tokens.pages * page + tokens.last_site * inner) *
              element;
 }
 
-KvPages DeviceSamples::pages(int block) const {
-  const PagesSpec& spec = context_->spec.blocks[static_cast<std::size_t>(block)].pages;
+KvPages DeviceSamples::pages(int block, const SampleChunk& chunk) const {
+  const std::vector<BlockSpec>& blocks = context_->spec.blocks;
+  const auto number = static_cast<std::size_t>(block);
+  const AttentionSpec* const attention = blocks[number].attention();
+  const std::size_t owner = attention == nullptr ? number : attention->shared_pages.value_or(number);
+  const PagesSpec& spec = blocks[owner].pages;
   const DType dtype = activation_dtype(context_->compute);
   const Shape shape{sizes_.pages, sizes_.page_tokens, spec.kv_heads, spec.head_dim};
-  return {keys_.view(dtype, shape), values_.view(dtype, shape), static_cast<int>(sizes_.page_tokens)};
+  const auto size = static_cast<int>(sizes_.page_tokens);
+  const auto held = held_.find(owner);
+  if (held == held_.end()) return {keys_.view(dtype, shape), values_.view(dtype, shape), size};
+  // All chunks before this one are of the longest.
+  const std::int64_t first = chunk.first / sizes_.longest_chunk * shape.elements() * element_bytes(dtype);
+  const auto own = [&](const Buffer& all) {
+    const std::int64_t pages =
+        static_cast<std::int64_t>(all.bytes()) / (shape.elements() / sizes_.pages * element_bytes(dtype));
+    TensorView view = all.view(dtype, {pages, shape[1], shape[2], shape[3]});
+    view.pointer = view.as<std::byte>() + first;
+    view.shape = shape;
+    return view;
+  };
+  return {own(held->second.keys), own(held->second.values), size};
 }
 
-MemberBlock DeviceSamples::in_block(int block, const BlockWeights& weights, const TensorView& hidden) const {
-  return {context_, &weights, pages(block), hidden};
+// What the block multiplies, made anew for every chunk.
+TensorView DeviceSamples::embedded(int block, const SampleChunk& chunk) {
+  const auto number = static_cast<std::size_t>(block);
+  if (!embedding_ || embedding_->block() != number)
+    embedding_.emplace(context_->backend, context_->compute, context_->spec, *checkpoint_, number);
+  const TensorView own =
+      embedded_.view(DType::kF32, {sizes_.longest_chunk, context_->spec.block_embedding->width})
+          .row_slice(0, chunk.tokens());
+  embedding_->embed(chunk.samples, own);
+  return own;
+}
+
+MemberBlock DeviceSamples::in_block(int block, std::size_t part, const BlockWeights& weights,
+                                    const SampleChunk& chunk) {
+  const SublayerSpec& sublayer = context_->spec.blocks[static_cast<std::size_t>(block)].sublayers[part];
+  const bool embeds = std::holds_alternative<EmbeddedSpec>(sublayer.mixer);
+  return {context_, &weights, pages(block, chunk), residual(chunk),
+          embeds ? embedded(block, chunk) : TensorView()};
 }
 
 TensorView DeviceSamples::last_input(const SiteSpec& site, const SampleChunk& chunk) const {
@@ -112,20 +172,20 @@ TensorView DeviceSamples::run_to(SiteId site, int block, const BlockWeights& wei
   const std::size_t number = spec.part_of(site);
   const SublayerSpec& part = spec.sublayers[number];
   StopAt stop(*this, chunk, spec, part, site);
-  run_sublayer(in_block(block, weights, residual(chunk)), block, number, chunk.rows, stop);
+  run_sublayer(in_block(block, number, weights, chunk), block, number, chunk.rows, stop);
   if (part.has_pages() && site == part.sites.back()) take_kv_extremes(block, chunk);
   return stop.found;
 }
 
 void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weights, const SampleChunk& chunk,
                            const TensorView& x) {
-  finish_sublayer(in_block(block, weights, residual(chunk)), block, part, chunk.rows, x);
+  finish_sublayer(in_block(block, part, weights, chunk), block, part, chunk.rows, x);
   hidden_.save();
 }
 
 void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weights,
                            const SampleChunk& chunk) {
-  const MemberBlock member = in_block(block, weights, residual(chunk));
+  const MemberBlock member = in_block(block, part, weights, chunk);
   Exchange alone;
   run_sublayer({&member, 1}, block, part, chunk.rows, alone);
   if (member.context->spec.blocks[static_cast<std::size_t>(block)].sublayers[part].has_pages())
@@ -136,7 +196,7 @@ void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weig
 // Pages hold what longer chunks left behind, too: only the slots of this one count.
 void DeviceSamples::take_kv_extremes(int block, const SampleChunk& chunk) {
   if (!measures_kv_) return;
-  const KvPages held = pages(block);
+  const KvPages held = pages(block, chunk);
   Backend& backend = context_->backend;
   const std::int64_t heads = held.keys.shape[2], head_dim = held.keys.shape[3];
   const auto largest = [&](const TensorView& view) {

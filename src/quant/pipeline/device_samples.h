@@ -3,12 +3,16 @@
 //
 // The chunks of a device are worked on one after another, by one thread at a time. Memory on the device: FP32
 // [rows of its chunks, hidden_size], or of one chunk where a file has the rest; of one chunk the input of a
-// sublayer's first site and KV pages; of one chunk or of all the input of its last site.
+// sublayer's first site and KV pages; of one chunk or of all the input of its last site. Of all chunks the
+// pages of blocks that later ones read.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "model/embedding.h"
 #include "model/run_sublayer.h"
 #include "quant/pipeline/residual_store.h"
 
@@ -24,6 +28,7 @@ struct SampleChunk {
   std::size_t lane = 0;    // which has it
   std::int64_t first = 0;  // its first row among the lane's
   BatchRows rows;
+  std::vector<std::vector<std::int32_t>> samples;  // the ids, where blocks have an embedding of them
   std::int64_t tokens() const { return static_cast<std::int64_t>(rows.positions.size()); }
 };
 
@@ -40,6 +45,7 @@ class DeviceSamples {
   // that between them, where there is one), pages.
   struct Tokens {
     std::uint64_t residual = 0, first_site = 0, pages = 0, last_site = 0;
+    std::uint64_t shared_pages = 0;  // of those that later blocks read
   };
   static std::uint64_t bytes(const ModelSpec& spec, Compute compute, const Tokens& tokens);
 
@@ -47,6 +53,8 @@ class DeviceSamples {
   Backend& backend() const { return context_->backend; }
   ResidualStore& hidden() { return hidden_; }
   TensorView residual(const SampleChunk& chunk) { return hidden_.load(chunk.first, chunk.tokens()); }
+  // Where the tables lie that blocks have an embedding by.
+  void embed_by(const Checkpoint& checkpoint) { checkpoint_ = &checkpoint; }
   // x at `site` of a block for one chunk, in the stage buffers; a view of the compute dtype.
   TensorView run_to(SiteId site, int block, const BlockWeights& weights, const SampleChunk& chunk);
   // Where the input of a sublayer's last site lies for a chunk.
@@ -64,14 +72,22 @@ class DeviceSamples {
   KvExtremes extremes;  // of the chunks run through attention since it was last set
 
  private:
-  MemberBlock in_block(int block, const BlockWeights& weights, const TensorView& hidden) const;
-  KvPages pages(int block) const;
+  struct HeldPages {
+    Buffer keys, values;
+  };
+  MemberBlock in_block(int block, std::size_t part, const BlockWeights& weights, const SampleChunk& chunk);
+  KvPages pages(int block, const SampleChunk& chunk) const;
+  TensorView embedded(int block, const SampleChunk& chunk);
   void take_kv_extremes(int block, const SampleChunk& chunk);
 
   const ForwardContext* context_;
   Sizes sizes_;
   ResidualStore hidden_;
   Buffer first_, between_, last_, keys_, values_;  // of sites; of pages
+  std::map<std::size_t, HeldPages> held_;          // by the block that others read
+  const Checkpoint* checkpoint_ = nullptr;
+  std::optional<SampledBlockEmbedding> embedding_;  // of the block at work
+  Buffer embedded_;
   bool measures_kv_ = false;
 };
 

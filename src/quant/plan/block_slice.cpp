@@ -79,6 +79,12 @@ class Narrowing {
 }  // namespace
 
 ModelSpec single_block(const ModelSpec& spec, std::size_t block) {
+  if (spec.shares_pages() || spec.block_embedding)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("blocks of this {} have something of others, and none is timed alone", spec.family),
+          {},
+          {},
+          {}});
   ModelSpec one = spec;
   one.blocks = {spec.blocks.at(block)};
   return one;
@@ -106,12 +112,6 @@ void narrow_heads(BlockSpec& block, std::optional<NormId> norm, const AttentionS
 
 // Heads by as much as leaves one KV head, and as many query heads to each as there are, if they suffice.
 void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, std::int64_t hidden, BlockSpec& block) {
-  if (attention.shared_pages)
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("{} reads the pages of another block, and no slice of it is timed", block.prefix),
-          {},
-          {},
-          {}});
   const int by = static_cast<int>(divisor), repeat = attention.heads / attention.kv_heads;
   attention.kv_heads = std::max(1, attention.kv_heads / by);
   attention.heads = attention.kv_heads * std::clamp(attention.heads / by / attention.kv_heads, 1, repeat);

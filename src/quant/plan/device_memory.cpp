@@ -18,8 +18,8 @@ std::uint64_t PeakMemory::device_samples(std::uint64_t tokens, bool keeps_inputs
                       held_tokens = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
   const std::uint64_t paged =
       chunk_ / length_ * positive(sample_pages(static_cast<std::int64_t>(length_)) * kPageTokens);
-  return samples(
-      {in_file_ || on_host_ ? chunk_ : held_tokens, chunk_, paged, keeps_inputs ? held_tokens : chunk_});
+  return samples({in_file_ || on_host_ ? chunk_ : held_tokens, chunk_, paged,
+                  keeps_inputs ? held_tokens : chunk_, held_tokens});
 }
 
 // Partial results, of the block that has most in a row; BF16 alone has them.

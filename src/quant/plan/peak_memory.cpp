@@ -159,7 +159,8 @@ std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
 }
 
 std::vector<std::vector<MemoryItem>> PeakMemory::gguf_file(bool calibrated) const {
-  const std::uint64_t vocabulary = positive(spec_.vocab_size), chunk = samples({0, chunk_, chunk_, chunk_});
+  const std::uint64_t vocabulary = positive(spec_.vocab_size),
+                      chunk = samples({0, chunk_, chunk_, chunk_, 0});
   return {reading(),
           with_base({{"tokenizer.json again, for the file's vocabulary",
                       vocabulary * (kTokenizerBytes + kTokenizerTreeBytes + kVocabularyBytes)}}),
@@ -173,7 +174,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
                       few = std::min(tokens, chunk_), hidden = positive(spec_.hidden_size);
   const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
   const MemoryItem measured_samples{"activations of the measured samples",
-                                    samples({tokens, few, few, tokens})},
+                                    samples({tokens, few, few, tokens, 0})},
       probes{"a stream of probes for each group of linears",
              ProbeStreams::bytes(spec_, compute_, probe, 1 + groups_of(spec_))};
   std::uint64_t buffers = 0;
@@ -229,21 +230,21 @@ std::uint64_t PeakMemory::samples(const DeviceSamples::Tokens& tokens) const {
 }
 
 std::uint64_t PeakMemory::stream() const {
-  return samples({in_file_ ? chunk_ : tokens_, chunk_, chunk_, keeps_inputs_ ? tokens_ : chunk_});
+  return samples({in_file_ ? chunk_ : tokens_, chunk_, chunk_, keeps_inputs_ ? tokens_ : chunk_, tokens_});
 }
 
 std::uint64_t PeakMemory::held(std::uint64_t tokens) const {
   if (tokens == 0 || !(on_host_ || in_file_)) return 0;
-  return samples({(in_file_ ? 0 : tokens) + chunk_, 0, 0, 0});
+  return samples({(in_file_ ? 0 : tokens) + chunk_, 0, 0, 0, 0});
 }
 
 std::uint64_t PeakMemory::one_chunk() const {
-  return samples({in_file_ ? chunk_ : 0, chunk_, chunk_, chunk_});
+  return samples({in_file_ ? chunk_ : 0, chunk_, chunk_, chunk_, 0});
 }
 
 std::uint64_t PeakMemory::original() const {
   if (original_tokens_ == 0) return 0;
-  return samples({in_file_ ? chunk_ : original_tokens_, chunk_, chunk_, chunk_});
+  return samples({in_file_ ? chunk_ : original_tokens_, chunk_, chunk_, chunk_, original_tokens_});
 }
 
 UpstreamSizes PeakMemory::upstream(const LinearSpec& last) const {
@@ -270,6 +271,11 @@ std::uint64_t PeakMemory::stages() const {
     }
     most = std::max(most, sum);
   }
+  // What a block has of its embedding is made from the residual stream before the first one.
+  if (spec_.block_embedding)
+    most +=
+        chunk_ * (positive(spec_.hidden_size) * (4 + element_) + positive(spec_.block_embedding->width) * 8) +
+        spec_.blocks.size() * positive(spec_.block_embedding->width) * positive(spec_.hidden_size) * 4;
   return most + stage(positive(spec_.hidden_size));
 }
 

@@ -213,15 +213,18 @@ std::int64_t experts_to_calibrate(const Recipe& recipe, const ModelSpec& spec, c
   return most;
 }
 
-// Pages that a block reads are those of a chunk of samples, and no longer there when it is calibrated.
-void refuse_uncalibrated_blocks(const Recipe& recipe, const ModelSpec& spec) {
-  const auto refuse = [&](const char* what) {
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("blocks of this {} {}, for which this version takes no statistics", spec.family, what),
-          recipe.source, "method", "write rtn, with a scheme of 16-bit inputs"});
-  };
-  if (spec.shares_pages()) refuse("read the pages of others");
-  if (spec.block_embedding) refuse("have an embedding of their own");
+// Of a block that has something of other blocks, which a probe of bits and a second device do not.
+void refuse_uncalibrated_blocks(const Recipe& recipe, const ModelSpec& spec, const Plan& plan) {
+  const char* const asked = plan.target_bits        ? "budget of bits"
+                            : !plan.devices.empty() ? "run on several devices"
+                                                    : nullptr;
+  if (asked == nullptr || (!spec.shares_pages() && !spec.block_embedding)) return;
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("blocks of this {} {}, and for such ones this version has no {}", spec.family,
+                    spec.shares_pages() ? "read the pages of others" : "have an embedding", asked),
+        recipe.source,
+        {},
+        "leave it out"});
 }
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
@@ -231,7 +234,7 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
   if (!plan.needs_calibration && !plan.target_bits) return;
-  refuse_uncalibrated_blocks(recipe, spec);
+  refuse_uncalibrated_blocks(recipe, spec, plan);
   plan.experts_at_once = experts_to_calibrate(recipe, spec, plan);
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }

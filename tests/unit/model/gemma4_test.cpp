@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "device/cuda/cuda_backend.h"
+#include "model/embedding.h"
 #include "scratch_gemma4.h"
 #include "support/named_parts.h"
 
@@ -93,24 +95,6 @@ TEST(Gemma4, ExpertsStandBesideTheMlpAndTheRouterReadsTheStream) {
   EXPECT_EQ(experts.readers.size(), 4u) << "gate and up of two experts";
 }
 
-// Both blocks have full attention, and the second reads the pages of the first; its MLP is twice as wide.
-class ScratchSharedGemma4 : public ScratchGemma4 {
- public:
-  ScratchSharedGemma4() {
-    const std::string owner = "model.layers.0.self_attn.", other = "model.layers.1.self_attn.";
-    for (const char* part :
-         {"q_proj.weight", "k_proj.weight", "o_proj.weight", "q_norm.weight", "k_norm.weight"})
-      tensors[owner + part] = tensors.at(other + part);
-    tensors.erase(owner + "v_proj.weight");
-    tensors.erase(other + "k_proj.weight"), tensors.erase(other + "k_norm.weight");
-    for (const char* part : {"gate_proj", "up_proj"})
-      tensors[fmt::format("model.layers.1.mlp.{}.weight", part)] = scratch_ramp({48, 16});
-    tensors["model.layers.1.mlp.down_proj.weight"] = scratch_ramp({16, 48});
-    config["layer_types"] = Json::array({"full_attention", "full_attention"});
-    config["num_kv_shared_layers"] = 1, config["use_double_wide_mlp"] = true;
-  }
-};
-
 TEST(Gemma4, BlocksMaySharePages) {
   ScratchSharedGemma4 model;
   const ModelSpec spec = ModelSpec::read(model.open());
@@ -135,19 +119,12 @@ TEST(Gemma4, ABlockSharesPagesOfItsKindThatAreThere) {
 
 TEST(Gemma4, BlocksMayHaveAnEmbedding) {
   ScratchGemma4 model;
-  model.config["hidden_size_per_layer_input"] = 9;
-  model.config["vocab_size_per_layer_input"] = 33;
-  model.tensors["model.embed_tokens_per_layer.weight"] = scratch_ramp({33, 18});
-  model.tensors["model.per_layer_model_projection.weight"] = scratch_ramp({18, 16});
-  model.tensors["model.per_layer_projection_norm.weight"] = scratch_ramp({9});
-  model.add_to_blocks("per_layer_input_gate.weight", scratch_ramp({9, 16}));
-  model.add_to_blocks("per_layer_projection.weight", scratch_ramp({16, 9}));
-  model.add_to_blocks("post_per_layer_input_norm.weight", scratch_ramp({16}));
+  model.add_embedding();
   const ModelSpec spec = ModelSpec::read(model.open());
-  EXPECT_FLOAT_EQ(spec.block_embedding->scale, 3 * std::sqrt(0.5f));
+  EXPECT_FLOAT_EQ(spec.block_embedding->scale, 2) << "sqrt(8 / 2)";
   EXPECT_FLOAT_EQ(spec.block_embedding->norm.eps, 16 * 1e-5f);
   const BlockSpec& block = spec.blocks[1];
-  EXPECT_EQ(block.embedded()->block, 1);
+  EXPECT_EQ(block.embedded()->width, 8);
   ASSERT_EQ(block.sublayers.size(), 3u);
   EXPECT_TRUE(block.sublayers[2].factor) << "behind all of them";
   EXPECT_FALSE(block.sublayers[1].factor);
@@ -204,6 +181,42 @@ TEST(Gemma4, ATowerForSoundHasItsOwnBlocks) {
   for (const char* block : {"0", "1", "2"})
     model.tensors.erase(fmt::format("model.audio_tower.layers.{}.norm.weight", block));
   EXPECT_THAT(gemma4_refusal(model), HasSubstr("audio_tower"));
+}
+
+// A step makes the shares of all blocks, calibration those of one.
+TEST(Gemma4, BothWaysToABlocksEmbeddingHaveTheSameBits) {
+  ScratchGemma4 model;
+  model.add_embedding();
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const BlockEmbeddingSpec& own = *spec.block_embedding;
+  const std::vector<std::vector<std::int32_t>> samples = {{3, 31, 0}, {7, 7, 12}};
+  const std::vector<std::int32_t> ids = {3, 31, 0, 7, 7, 12};
+  for (const auto& backend :
+       {make_reference_backend(), make_fake_backend(), make_cpu_backend(2), make_emulated_cuda_backend(1)}) {
+    const auto floats = [&](std::int64_t rows, std::int64_t columns) {
+      return backend->allocate(static_cast<std::size_t>(rows * columns) * sizeof(float));
+    };
+    const Buffer stored = floats(33, 16), before = floats(6, 16), all = floats(6, 16), one = floats(6, 8);
+    const TensorView table = stored.view(DType::kF32, {33, 16}), hidden = before.view(DType::kF32, {6, 16}),
+                     embedded = all.view(DType::kF32, {6, 16}), share = one.view(DType::kF32, {6, 8});
+    backend->upload(table, checkpoint.read_float32(checkpoint.at(own.table)).data());
+    embed_samples(*backend, spec, checkpoint, samples, hidden);
+    const std::vector<float> values = checkpoint.read_float32(checkpoint.at(own.weight()));
+    const auto projection =
+        backend->prepare(TensorView(values.data(), DType::kF32, {16, 16}), Compute::kFloat32);
+    const NormWeights norm =
+        load_norm(*backend, own.norm, checkpoint.read_float32(checkpoint.at(own.norm.gain.tensor)), {});
+    embed_blocks(*backend, Compute::kFloat32, own, {table, *projection, norm}, ids, hidden, embedded);
+    std::vector<float> wide(6 * 16), narrow(6 * 8);
+    backend->download(wide.data(), embedded);
+    for (std::size_t block = 0; block < 2; ++block) {
+      SampledBlockEmbedding(*backend, Compute::kFloat32, spec, checkpoint, block).embed(samples, share);
+      backend->download(narrow.data(), share);
+      for (std::size_t i = 0; i < narrow.size(); ++i)
+        EXPECT_EQ(narrow[i], wide[i / 8 * 16 + block * 8 + i % 8]) << backend->name() << ", block " << block;
+    }
+  }
 }
 
 TEST(Gemma4, OtherFormsAreRefusedByName) {

@@ -42,6 +42,35 @@ class ScratchGemma4 : public ScratchModel {
     config["enable_moe_block"] = true;
     config["num_experts"] = 2, config["top_k_experts"] = 1, config["moe_intermediate_size"] = 8;
   }
+
+  // Of 8 channels for each block, and a row more than tokens.
+  void add_embedding() {
+    config["hidden_size_per_layer_input"] = 8, config["vocab_size_per_layer_input"] = 33;
+    tensors["model.embed_tokens_per_layer.weight"] = scratch_ramp({33, 16});
+    tensors["model.per_layer_model_projection.weight"] = scratch_ramp({16, 16});
+    tensors["model.per_layer_projection_norm.weight"] = scratch_ramp({8});
+    add_to_blocks("per_layer_input_gate.weight", scratch_ramp({8, 16}));
+    add_to_blocks("per_layer_projection.weight", scratch_ramp({16, 8}));
+    add_to_blocks("post_per_layer_input_norm.weight", scratch_ramp({16}));
+  }
+};
+
+// Both blocks have full attention, and the second reads the pages of the first; its MLP is twice as wide.
+class ScratchSharedGemma4 : public ScratchGemma4 {
+ public:
+  ScratchSharedGemma4() {
+    const std::string owner = "model.layers.0.self_attn.", other = "model.layers.1.self_attn.";
+    for (const char* part :
+         {"q_proj.weight", "k_proj.weight", "o_proj.weight", "q_norm.weight", "k_norm.weight"})
+      tensors[owner + part] = tensors.at(other + part);
+    tensors.erase(owner + "v_proj.weight");
+    tensors.erase(other + "k_proj.weight"), tensors.erase(other + "k_norm.weight");
+    for (const char* part : {"gate_proj", "up_proj"})
+      tensors[fmt::format("model.layers.1.mlp.{}.weight", part)] = scratch_ramp({48, 16});
+    tensors["model.layers.1.mlp.down_proj.weight"] = scratch_ramp({16, 48});
+    config["layer_types"] = Json::array({"full_attention", "full_attention"});
+    config["num_kv_shared_layers"] = 1, config["use_double_wide_mlp"] = true;
+  }
 };
 
 }  // namespace llmq

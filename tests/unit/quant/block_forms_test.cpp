@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "captured_output.h"
 #include "support/named_parts.h"
@@ -284,6 +285,36 @@ TEST(BlockForms, ScalesOfGemma4LeaveTheRouterAlone) {
       EXPECT_EQ(job.dense(block.prefix + kept), stored(kept)) << kept;
     const std::string& output = linear_named(block, "o_proj").module;
     EXPECT_EQ(job.output.quantized.at(output).codes, rounded.output.quantized.at(output).codes);
+  }
+}
+
+// A block that reads the pages of another one sees those of its own samples, however many are run at once.
+TEST(BlockForms, BlocksThatSharePagesSeeTheirOwnSamples) {
+  ScratchSharedGemma4 model;
+  model.add_embedding();
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  CalibrationSet samples = some_samples(4, 32);
+  for (std::vector<std::int32_t>& ids : samples.samples)
+    for (std::int32_t& id : ids) id %= 32;
+  std::map<std::int64_t, CapturedOutput> outputs;
+  for (const std::int64_t chunk : {32, 128}) {
+    Plan plan = make_plan(
+        Recipe::parse("method: gptq\nscheme: w4a16_g8_sym\ncalibration: {sequence_length: 32}\n", "r.yaml"),
+        checkpoint, spec, Compute::kFloat32, 1, 0);
+    plan.chunk_tokens = chunk;
+    run_pipeline(plan, checkpoint, spec, samples, *make_cpu_backend(2), outputs[chunk], {});
+  }
+  const Job rounded("method: rtn\nscheme: w4a16_g8_sym\n", checkpoint, spec);
+  for (const char* name : {"o_proj", "down_proj", "per_layer_input_gate", "per_layer_projection"}) {
+    const std::string module = linear_named(spec.blocks[1], name).module;
+    const auto &one = outputs.at(32).quantized.at(module).codes,
+               &all = outputs.at(128).quantized.at(module).codes;
+    std::size_t differing = 0;
+    for (std::size_t i = 0; i < one.size(); ++i) differing += one[i] != all[i] ? 1 : 0;
+    EXPECT_LE(differing, one.size() / 100) << module << ": sums in FP64 differ by how they are cut";
+    EXPECT_NE(one, rounded.output.quantized.at(module).codes) << module;
   }
 }
 
