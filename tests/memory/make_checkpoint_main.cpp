@@ -1,5 +1,5 @@
-// make_checkpoint SHAPE DIRECTORY [LAYERS] [SEED] [VOCABULARY]: a synthetic checkpoint, for `make bench-large`
-// and by hand. What blocks take says the same with a small vocabulary, and is there sooner.
+// make_checkpoint SHAPE DIRECTORY [LAYERS] [SEED] [VOCABULARY]: a synthetic checkpoint, for `make
+// bench-large` and by hand. What blocks take says the same with a small vocabulary, and is there sooner.
 #include <cstdio>
 #include <exception>
 #include <string>
