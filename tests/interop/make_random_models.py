@@ -467,6 +467,8 @@ def make_config(name, hidden, layers):
     name_layers(sizes, layers)
     if sizes.get("no_rope_layers") == "alternate":
         sizes["no_rope_layers"] = [i % 2 for i in range(layers)]
+    if kinds := sizes.get("mlp_layer_types"):
+        sizes["mlp_layer_types"] = [kinds[i % len(kinds)] for i in range(layers)]
     if cls is Phi3Config:
         sizes["rope_parameters"] = stretched(sizes["rope_parameters"], hidden // sizes["num_attention_heads"])
     return cls(**sizes)
