@@ -23,9 +23,8 @@ struct SharedHeads {
 
 // `item` is one of SharedHeads::items().
 void attend_tile(const CpuWork& work, const TensorView& out, const TensorView& q, const KvPages& pages,
-                 const SequenceRows& s, const AttentionProblem& problem, std::int64_t first, int item,
-                 int positions, int worker) {
-  const SharedHeads shared(problem);
+                 const SequenceRows& s, const AttentionProblem& problem, const SharedHeads& shared,
+                 std::int64_t first, int item, int positions, int worker) {
   const int kv_head = item / shared.parts, from = item % shared.parts * shared.each,
             group = std::min(shared.each, shared.group - from), head = kv_head * shared.group + from;
   const std::int64_t row = s.first_row + first,
@@ -83,7 +82,7 @@ void attend(const CpuWork& work, const TensorView& out, const TensorView& q, con
     for (const SequenceRows& s : sequences) {
       const std::int64_t tiles = (s.rows + positions - 1) / positions;
       if (left < tiles * heads) {
-        attend_tile(work, out, q, pages, s, problem, (tiles - 1 - left / heads) * positions,
+        attend_tile(work, out, q, pages, s, problem, shared, (tiles - 1 - left / heads) * positions,
                     static_cast<int>(left % heads), static_cast<int>(positions), worker);
         return;
       }

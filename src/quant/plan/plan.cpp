@@ -15,6 +15,7 @@
 #include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "quant/plan/plan_limits.h"
+#include "quant/plan/uncalibrated_blocks.h"
 
 namespace llmq {
 namespace {
@@ -211,20 +212,6 @@ std::int64_t experts_to_calibrate(const Recipe& recipe, const ModelSpec& spec, c
     most = std::max(most, static_cast<std::int64_t>(mixture->experts.size()));
   }
   return most;
-}
-
-// Of a block that has something of other blocks, which a probe of bits and a second device do not.
-void refuse_uncalibrated_blocks(const Recipe& recipe, const ModelSpec& spec, const Plan& plan) {
-  const char* const asked = plan.target_bits        ? "budget of bits"
-                            : !plan.devices.empty() ? "run on several devices"
-                                                    : nullptr;
-  if (asked == nullptr || (!spec.shares_pages() && !spec.block_embedding)) return;
-  fail(ErrorKind::kUnsupported,
-       {fmt::format("blocks of this {} {}, and for such ones this version has no {}", spec.family,
-                    spec.shares_pages() ? "read the pages of others" : "have an embedding", asked),
-        recipe.source,
-        {},
-        "leave it out"});
 }
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {

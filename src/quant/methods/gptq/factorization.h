@@ -42,7 +42,8 @@ struct Factorization {
 };
 
 // lambda, and how often it was raised, until `factor` is true of it. mean_diagonal is that of the columns
-// that are alive. Error(kBadInput) where no lambda does: the statistics are then no Gram matrix, or not finite.
+// that are alive. Error(kBadInput) where no lambda does: the statistics are then no Gram matrix, or not
+// finite.
 struct Damping {
   double lambda = 0;
   int raises = 0;
