@@ -15,6 +15,8 @@
 //
 // Transformers 4 named the heads of full attention global_head_dim and num_global_key_value_heads;
 // Transformers 5 writes per_layer_config.
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
 

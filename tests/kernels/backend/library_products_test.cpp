@@ -23,9 +23,10 @@ class LibraryProducts : public BackendTest {
 TEST_P(LibraryProducts, LinearsHaveTheBitsOfTheOwnKernels) {
   using Sizes = std::vector<std::pair<std::int64_t, std::int64_t>>;
   const auto own = serving();
-  for (const auto& [n, k] : on_gpu()
-                                ? Sizes{{1024, 5120}, {5120, 1024}, {4096, 4096}, {1000, 5000}, {6144, 776}}
-                                : Sizes{{64, 96}}) {
+  for (const auto& sizes : on_gpu()
+                               ? Sizes{{1024, 5120}, {5120, 1024}, {4096, 4096}, {1000, 5000}, {6144, 776}}
+                               : Sizes{{64, 96}}) {
+    const std::int64_t n = sizes.first, k = sizes.second;
     const std::int64_t rows = on_gpu() ? 5000 : 300;
     Numbers numbers(41);
     const std::vector<float> x = numbers.values(rows * k, 6), w = numbers.values(n * k, 6);

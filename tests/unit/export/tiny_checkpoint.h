@@ -1,6 +1,8 @@
 // A Llama of two blocks, small enough to write a thousand times: every tensor BF16 with values from a fixed
 // sequence.
 #pragma once
+#include <fmt/format.h>
+
 #include <cstring>
 #include <set>
 #include <string>
