@@ -483,7 +483,7 @@ FAULTS = [
     Fault("bands-of-the-first-rows", "src/device/cuda/device_factor.cpp", "+ first * size_, band, first);", "+ first * size_, band, 0);",
           [("llmq_kernels_backend", "*Factorizer*cuda_emulated*"), ("llmq_unit_quant", "Factorization.IsTheSame*")]),
     Fault("band-turned-over", "src/device/cuda/device_factor.cpp", "std::copy_n(from, count, to);", "std::reverse_copy(from, from + count, to + size_ - count);",
-          [("llmq_kernels_backend", "*Factorizer*cuda_emulated*"), ("llmq_unit_quant", "Gptq.ADevice*")]),
+          [("llmq_kernels_backend", "*Factorizer*cuda_emulated*"), ("llmq_unit_quant", "Factorization.IsTheSame*")]),
     Fault("answer-of-the-library-ignored", "src/device/cuda/device_factor.cpp", '"the Cholesky factor", size) == 0;', '"the Cholesky factor", size) >= 0;',
           [("llmq_kernels_backend", "*FactorizerTest.SaysWhat*cuda_emulated*"), ("llmq_unit_quant", "Gptq.RaisesLambda*")]),
     Fault("what-is-not-finite-handed-to-the-library", "src/device/cuda/device_factor.cpp", "finite = false; });", "finite = true; });",
