@@ -704,7 +704,7 @@ FAULTS = [
           [("llmq_unit_export", "GgufFile.SaysWhatGraniteIs")]),
     Fault("scale-passes-a-gelu", "src/model/block_builder.cpp", "activation == Activation::kRelu", "activation != Activation::kSilu",
           [("llmq_golden_models", "*Fold*")]),
-    Fault("norm-over-all-heads-head-by-head", "src/model/mixers/attention.cpp", "{x.shape.elements() / of_rows.width, of_rows.width}", "{x.rows(), spec.head_dim}",
+    Fault("norm-over-all-heads-head-by-head", "src/model/mixers/attention.cpp", "{x.shape.elements() / of_rows.width, of_rows.width}", "{x.rows(), x.cols()}",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*olmo2*")]),
     Fault("norm-over-all-heads-divided", "src/model/divided_block.cpp", "all.emplace_back(\"norm of q and k over all heads\", 1);",
           "all.emplace_back(\"norm of q and k over all heads\", 2);", [("llmq_unit_model", "RunBlock.ANormOverAllHeads*")]),
