@@ -154,6 +154,7 @@ void SampledBlockEmbedding::embed(std::span<const std::vector<std::int32_t>> sam
   std::vector<float> all(static_cast<std::size_t>(table.width())), shares;
   for (const std::vector<std::int32_t>& sample : samples)
     for (const std::int32_t id : sample) {
+      table.hold(id);
       table.read(id, all);
       const auto first = all.begin() + static_cast<std::ptrdiff_t>(block_ * width);
       shares.insert(shares.end(), first, first + own.width);
