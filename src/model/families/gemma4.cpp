@@ -321,16 +321,7 @@ void read_gemma4(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
 }
 
 std::optional<SlabNames> find_gemma4_experts(const Json&, const std::string& tensor) {
-  for (const auto& [ending, names] :
-       {std::pair{std::string(".experts.gate_up_proj"),
-                  SlabNames{{}, ".gate_proj.weight", false, {".up_proj.weight"}}},
-        std::pair{std::string(".experts.down_proj"), SlabNames{{}, ".down_proj.weight"}}}) {
-    if (!tensor.ends_with(ending)) continue;
-    SlabNames found = names;
-    found.before = tensor.substr(0, tensor.rfind('.') + 1);
-    return found;
-  }
-  return std::nullopt;
+  return stacked_experts_below("", tensor);
 }
 
 }  // namespace

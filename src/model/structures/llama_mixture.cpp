@@ -94,17 +94,20 @@ LlamaMixture read_qwen_mixture(ConfigFields& config, std::int64_t tensors, const
   return mixture;
 }
 
-std::optional<SlabNames> find_stacked_experts(const Json&, const std::string& tensor) {
+std::optional<SlabNames> stacked_experts_below(std::string_view parent, const std::string& tensor) {
   for (const auto& [ending, names] :
-       {std::pair{std::string(".mlp.experts.gate_up_proj"),
-                  SlabNames{{}, ".gate_proj.weight", false, {".up_proj.weight"}}},
-        std::pair{std::string(".mlp.experts.down_proj"), SlabNames{{}, ".down_proj.weight"}}}) {
-    if (!tensor.ends_with(ending)) continue;
+       {std::pair{".gate_up_proj", SlabNames{{}, ".gate_proj.weight", false, {".up_proj.weight"}}},
+        std::pair{".down_proj", SlabNames{{}, ".down_proj.weight"}}}) {
+    if (!tensor.ends_with(fmt::format("{}.experts{}", parent, ending))) continue;
     SlabNames found = names;
     found.before = tensor.substr(0, tensor.rfind('.') + 1);
     return found;
   }
   return std::nullopt;
+}
+
+std::optional<SlabNames> find_stacked_experts(const Json&, const std::string& tensor) {
+  return stacked_experts_below(".mlp", tensor);
 }
 
 MixtureSpec mixture_of(const LlamaMixture& mixture, BlockBuilder& builder, std::int64_t hidden,

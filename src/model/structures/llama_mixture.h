@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/block_builder.h"
@@ -50,6 +51,8 @@ void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t exper
 LlamaMixture read_qwen_mixture(ConfigFields& config, std::int64_t tensors, const ModelSpec& spec,
                                std::int64_t experts, int top_k, std::int64_t width);
 
+// Of "<parent>.experts.gate_up_proj", gates before the others, and "<parent>.experts.down_proj".
+std::optional<SlabNames> stacked_experts_below(std::string_view parent, const std::string& tensor);
 // mlp.experts.gate_up_proj [experts, gate and up, hidden] and mlp.experts.down_proj, as Transformers 5 holds
 // them and some tools write them, for families that name experts so.
 std::optional<SlabNames> find_stacked_experts(const Json& config, const std::string& tensor);
