@@ -248,6 +248,10 @@ FAULTS = [
           [("llmq_kernels_backend", "*NarrowWeight.LongRows*cpu_scalar_t1*")]),
     Fault("minimum-added", "src/device/cpu/narrow_weight.cpp", "minimum = middle * matrix.scales[index] - matrix.minima[index];",
           "minimum = middle * matrix.scales[index] + matrix.minima[index];", [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")]),
+    Fault("a-linear-of-many-forgotten", "src/device/cpu/cpu_backend.cpp", "linears_at_once(calls.first(kMostCallsAtOnce));", "linears_at_once(calls.first(kMostCallsAtOnce - 1));",
+          [("llmq_kernels_backend", "*NarrowWeight.ManyLinears*cpu_scalar_t2*")]),
+    Fault("few-rows-beside-many-forgotten", "src/device/cpu/cpu_products.cpp", "multiply(work, std::span(few).first(count));", "multiply(work, std::span(few).first(count / 2));",
+          [("llmq_kernels_backend", "*NarrowWeight.ManyLinears*cpu_scalar_t2*")]),
     # What the runtime serves.
     Fault("key-without-parent", "src/runtime/kv_blocks.cpp", "std::string bytes(key.begin(), key.end());", "std::string bytes(key.begin(), key.begin());",
           [("llmq_unit_runtime", "KvBlocks.APrefix*:KvBlocks.Random*"), ("llmq_unit_runtime", "Scheduler.Random*")]),

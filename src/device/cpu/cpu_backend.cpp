@@ -82,14 +82,9 @@ class CpuBackend final : public Backend {
   }
 
   void linears(std::span<const LinearCall> calls) override {
-    if (calls.size() > kMostCallsAtOnce) return Backend::linears(calls);
-    std::array<ProductCall<CpuWeight>, kMostCallsAtOnce> products;
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      const LinearCall& call = calls[i];
-      require_on(device(), "linear", {&call.y, &call.x, &call.bias});
-      products.at(i) = {call.y, call.x, &own(*call.weight), call.bias.as<const float>()};
-    }
-    multiply(work(), std::span<const ProductCall<CpuWeight>>(products).first(calls.size()));
+    for (; calls.size() > kMostCallsAtOnce; calls = calls.subspan(kMostCallsAtOnce))
+      linears_at_once(calls.first(kMostCallsAtOnce));
+    linears_at_once(calls);
   }
 
   void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
@@ -283,6 +278,16 @@ class CpuBackend final : public Backend {
 
  private:
   CpuWork work() { return {&kernels_, &pool_, &scratch_, memory_}; }
+
+  void linears_at_once(std::span<const LinearCall> calls) {
+    std::array<ProductCall<CpuWeight>, kMostCallsAtOnce> products;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const LinearCall& call = calls[i];
+      require_on(device(), "linear", {&call.y, &call.x, &call.bias});
+      products.at(i) = {call.y, call.x, &own(*call.weight), call.bias.as<const float>()};
+    }
+    multiply(work(), std::span<const ProductCall<CpuWeight>>(products).first(calls.size()));
+  }
 
   const CpuWeight& own(const PreparedWeight& weight) const {
     return own_weight<CpuWeight>(weight, *this,

@@ -4,7 +4,8 @@
 //   rounded inputs     codes and inputs of 8 bits: one round for all
 //   codes, few rows    codes of 4 or 8 bits expanded in registers: one round for all
 //   codes              expanded a panel at a time: one linear
-//   one by one         linears of different kinds, or whose codes want a panel each
+//   one by one         linears of different kinds, or whose codes want a panel each; but codes of few rows
+//                      among them, as most experts of a step have, together
 #include "device/cpu/cpu_products.h"
 
 #include <algorithm>
@@ -53,10 +54,24 @@ class CallsOf {
   std::size_t count_;
 };
 
+bool is_narrow_of_few_rows(const ProductCall<CpuWeight>& call) {
+  if (call.w->kind != NarrowWeight::kKind) return false;
+  return has_few_rows({call.y, call.x, static_cast<const NarrowWeight*>(call.w), call.bias});
+}
+
 bool are_narrow_of_few_rows(const Calls& calls) {
-  if (!all_are<NarrowWeight>(calls)) return false;
-  const CallsOf<NarrowWeight> narrow(calls);
-  return std::all_of(narrow.all().begin(), narrow.all().end(), has_few_rows);
+  return std::all_of(calls.begin(), calls.end(), is_narrow_of_few_rows);
+}
+
+void multiply_by_kind(const CpuWork& work, const Calls& calls) {
+  std::array<ProductCall<CpuWeight>, kMostCallsAtOnce> few;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    if (is_narrow_of_few_rows(calls[i]))
+      few.at(count++) = calls[i];
+    else
+      multiply(work, calls.subspan(i, 1));
+  multiply(work, std::span(few).first(count));
 }
 
 struct CpuProduct {
@@ -77,10 +92,7 @@ constexpr CpuProduct kCpuProducts[] = {
        const ProductCall<NarrowWeight>& call = narrow.all().front();
        multiply(work, call.y, call.x, *call.w, call.bias);
      }},
-    {[](const Calls& calls) { return calls.size() > 1; },
-     [](const CpuWork& work, const Calls& calls) {
-       for (std::size_t i = 0; i < calls.size(); ++i) multiply(work, calls.subspan(i, 1));
-     }},
+    {[](const Calls& calls) { return calls.size() > 1; }, multiply_by_kind},
 };
 
 }  // namespace

@@ -14,7 +14,8 @@
 
 namespace llmq {
 
-inline constexpr std::size_t kMostCallsAtOnce = 4;
+// Of one round of the workers: gate and up of sixteen experts.
+inline constexpr std::size_t kMostCallsAtOnce = 32;
 inline constexpr std::int64_t kBlockRows = 96, kGroupColumns = 512;  // of one item, at most
 
 // y = x w^T + bias; Weight is a class of prepared weights.

@@ -199,6 +199,33 @@ TEST_P(NarrowWeight, AColumnHasItsBitsInAnyWeight) {
       }
 }
 
+// The experts of a step: more linears than one round takes, of few rows and of many, one of them dense.
+TEST_P(NarrowWeight, ManyLinearsTogetherHaveTheBitsOfEachAlone) {
+  constexpr std::int64_t kLinears = 70, kDense = 40, k = 64, kRows[] = {1, 2, 40, 1, 7};
+  Numbers numbers(70);
+  const std::vector<float> dense = numbers.values(33 * k);
+  std::vector<std::unique_ptr<PreparedWeight>> weights;
+  std::vector<Placed> x, together, alone;
+  std::vector<LinearCall> calls;
+  for (std::int64_t i = 0; i < kLinears; ++i) {
+    const std::int64_t rows = kRows[i % 5], n = i == kDense ? 33 : 17 + i % 3 * 40;
+    weights.push_back(
+        i == kDense
+            ? backend().prepare(TensorView(dense.data(), DType::kF32, Shape{n, k}), Compute::kBFloat16)
+            : backend().prepare_quantized(narrow_matrix(kNarrowCases[2], n, k, numbers), Compute::kBFloat16));
+    x.push_back(put(backend(), DType::kBF16, {rows, k}, numbers.values(rows * k)));
+    together.push_back(poisoned(backend(), DType::kF32, {rows, n}));
+    alone.push_back(poisoned(backend(), DType::kF32, {rows, n}));
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    calls.push_back({together[i].view, x[i].view, weights[i].get(), {}});
+    backend().linear(alone[i].view, x[i].view, *weights[i], {});
+  }
+  backend().linears(calls);
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    ASSERT_TRUE(same_bits(get(backend(), together[i].view), get(backend(), alone[i].view))) << "linear " << i;
+}
+
 // Any number of rows, any threads: the bits that the row has alone on one thread.
 TEST_P(NarrowWeight, ARowHasItsBitsInAnyBatch) {
   std::string why;
