@@ -42,29 +42,74 @@ struct GemmPanel {
   // Per column, or null; gemm_groups: [groups][panel]. With it the chain begins at 0 and ends as C = fma(sum,
   // scale, start or C).
   const float* scale = nullptr;
+  // With `scale`, or null: first C = fma(row_sum, offset, start or C), row_sum of row r at [r * row_sums_row].
+  // gemm_groups: offset as scale, and row sums of a group beside those of the one before.
+  const float* offset = nullptr;
+  const float* row_sums = nullptr;
+  int64_t row_sums_row = 0;
 };
 
-// A weight that stays in 4 or 8 bits: panel by panel, group by group of the depth, each group with its scales
-// in front of its codes (kernels/cpu/ops/narrow.h has the bytes).
-enum class ScaleFormat : unsigned char { kF32, kBF16, kF16 };
-// codes along the depth that lie together; groups are padded to it
+// A weight that stays in few bits: panel by panel, group by group of the depth, each group with its scales in
+// front of its codes (kernels/cpu/ops/narrow_codes.h has the bytes).
+enum class ScaleFormat : unsigned char {
+  kF32,
+  kBF16,
+  kF16,
+  kFactors,  // an FP16 number of several groups times a byte of each, and minima alike
+  kNibbles   // so, scale and minimum of a group in one byte
+};
+// Codes along the depth that one step of a product takes.
 inline constexpr int64_t kNarrowBlock = 8;
+// Codes of a column that share words; groups are padded to it.
+constexpr int64_t narrow_unit(int bits) { return bits == 5 ? 32 : bits == 4 || bits == 8 ? 8 : 16; }
 
 struct NarrowLayout {
-  int bits = 4;  // of a stored code: 4 or 8
-  bool zeros = false;
+  int bits = 4;        // of a stored code: 2, 3, 4, 5, 6 or 8
+  bool zeros = false;  // with 4 and 8 bits alone
   ScaleFormat scales = ScaleFormat::kBF16;
   int64_t groups = 0, group = 0;  // group: padded
+  bool minima = false;            // code * scale - minimum, without zeros
+  int64_t together = 1;           // groups of one FP16 number, with factors
 
-  int64_t scale_bytes() const { return scales == ScaleFormat::kF32 ? 4 : 2; }
-  int64_t group_bytes(int64_t panel) const {
-    return panel * (scale_bytes() + (zeros ? 1 : 0) + group * bits / 8);
+  bool has_factors() const { return scales == ScaleFormat::kFactors || scales == ScaleFormat::kNibbles; }
+  int64_t scale_bytes() const {
+    return scales == ScaleFormat::kF32                                   ? 4
+           : scales == ScaleFormat::kBF16 || scales == ScaleFormat::kF16 ? 2
+                                                                         : 1;
+  }
+  int64_t header_bytes(int64_t panel) const {  // of a group
+    const int64_t numbers = minima && scales != ScaleFormat::kNibbles ? 2 : 1;
+    return panel * (scale_bytes() * numbers + (zeros ? 1 : 0));
+  }
+  int64_t group_bytes(int64_t panel) const { return header_bytes(panel) + panel * group * bits / 8; }
+  // Of the FP16 numbers of so many groups: they lie in front of the panel's groups.
+  int64_t factor_bytes_of_block(int64_t panel) const { return has_factors() ? panel * (minima ? 4 : 2) : 0; }
+  int64_t factor_bytes(int64_t panel, int64_t of_groups) const {
+    return has_factors() ? of_groups / together * factor_bytes_of_block(panel) : 0;
+  }
+  int64_t panel_bytes(int64_t panel) const {
+    return factor_bytes(panel, groups) + groups * group_bytes(panel);
   }
 };
 
-// C[rows, columns] = start + sum over groups g in order of scale_g (A_g (code - zero)), each step an fma:
-// `gemm` with `scale`, group after group, in the same bits, without a panel in between: `narrow_rows` rows
-// share one expansion. Where `accumulate`, C itself in place of start.
+// One group of a panel.
+struct NarrowGroup {
+  const NarrowLayout* layout = nullptr;
+  const unsigned char* at = nullptr;
+  const unsigned char* factors = nullptr;  // of this group, where the layout has some
+};
+// The group with this index of the panel at b.
+inline NarrowGroup narrow_group(const NarrowLayout& layout, const unsigned char* b, int64_t panel,
+                                int64_t group) {
+  return {&layout, b + layout.factor_bytes(panel, layout.groups) + group * layout.group_bytes(panel),
+          b + layout.factor_bytes(panel, group)};
+}
+
+// C[rows, columns] = start, then for each group g in order
+//   C = C + A_g (middle scale_g - minimum_g)   where there are minima; A_g the sum of the row's group
+//   C = C + scale_g (sum of a (code - zero))   each an fma
+// `gemm_groups`, group after group, in the same bits, without a panel in between: `narrow_rows` rows share one
+// expansion.
 struct NarrowProduct {
   NarrowLayout layout;
   const void* a = nullptr;  // BF16, the groups padded as the codes are
@@ -74,7 +119,8 @@ struct NarrowProduct {
   int64_t c_row = 0;  // elements
   int64_t rows = 0, columns = 0;
   const float* start = nullptr;
-  bool accumulate = false;
+  const float* sums = nullptr;  // A_g at [row * sums_row + g], with minima
+  int64_t sums_row = 0;
 };
 
 // Query heads of one KV head at consecutive positions of one sequence.
@@ -247,15 +293,14 @@ struct CpuKernels {
   double (*peak_int8)(int64_t steps);
   int32_t (*read_memory)(const void* from, size_t bytes);
 
-  // Weights that stay in 4 or 8 bits, BF16 rows.
+  // Weights that stay in few bits, BF16 rows.
   int64_t narrow_rows;  // that share one expansion of the codes in narrow_gemm
   void (*narrow_gemm)(const NarrowProduct&);
-  // Codes [first, first + count) of one group of one panel, blocks of kNarrowBlock, as a panel of B, and the
-  // group's scales: FP32 values (code - zero) * scale, the scales then of no account; or BF16 numbers code -
-  // zero, exact. FP32 with minima, one a column: code * scale - minimum, where a code of 4 bits is stored as
-  // one around the zero 8, and one of 8 bits as it is.
-  void (*narrow_unpack[2])(void* panel, float* scales, const unsigned char* group, const NarrowLayout&,
-                           const float* minima, int64_t first, int64_t count);
+  // Codes [first, first + count), whole units, of one group of one panel as a panel of B, and what follows
+  // their sums: FP32 values (code - zero) * scale or code * scale - minimum, and nothing follows; or BF16
+  // numbers code - zero, exact, the group's scales and, with minima, its offsets middle * scale - minimum.
+  void (*narrow_unpack[2])(void* panel, float* scales, float* offsets, const NarrowGroup& group,
+                           int64_t first, int64_t count);
   // sums[g] = sum of the g-th `group` numbers of x, in an order of the level's own.
   void (*group_sums)(float* sums, const BFloat16* x, int64_t groups, int64_t group);
 };

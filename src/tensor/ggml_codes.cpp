@@ -15,8 +15,22 @@ QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns) {
   matrix.scheme.group_size = layout.sub_block;
   matrix.scheme.symmetric = !layout.has_minimum();  // layout.zero is the middle in all the others
   matrix.scheme.scale_dtype = layout.scale_codes == ScaleCodes::kNone ? DType::kF16 : DType::kF32;
+  if (layout.scale_codes != ScaleCodes::kNone) matrix.factors.together = layout.sub_blocks();
   return matrix;
 }
+
+namespace {
+
+void append_factors(const BlockLayout& layout, const BlockFields& fields, ScaleFactors& factors) {
+  factors.d.push_back(fields.d);
+  if (layout.has_minimum()) factors.m.push_back(fields.m);
+  for (std::size_t j = 0; j < static_cast<std::size_t>(layout.sub_blocks()); ++j) {
+    factors.s.push_back(static_cast<std::int8_t>(fields.s[j]));
+    if (layout.has_minimum()) factors.t.push_back(static_cast<std::uint8_t>(fields.t[j]));
+  }
+}
+
+}  // namespace
 
 void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
   const BlockLayout& layout = *block_layout(dtype);
@@ -25,6 +39,7 @@ void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
        k += layout.elements, block += dtype_row(dtype).block_bytes) {
     const BlockFields fields = read_block(layout, block);
     matrix.codes.insert(matrix.codes.end(), fields.q.begin(), fields.q.begin() + layout.elements);
+    if (matrix.factors.together > 0) append_factors(layout, fields, matrix.factors);
     for (std::size_t j = 0; j < static_cast<std::size_t>(layout.sub_blocks()); ++j) {
       matrix.scales.push_back(to_float(fields.d) * static_cast<float>(fields.s[j]));
       matrix.zeros.push_back(static_cast<std::uint8_t>(layout.zero));

@@ -113,6 +113,11 @@ QuantizedMatrix row_slice(const QuantizedMatrix& matrix, std::int64_t first, std
   part.scales = rows_of(matrix.scales, matrix.groups());
   part.zeros = rows_of(matrix.zeros, matrix.groups());
   part.minima = rows_of(matrix.minima, matrix.groups());
+  if (const ScaleFactors& factors = matrix.factors; factors.together > 0) {
+    const std::int64_t blocks = matrix.groups() / factors.together;
+    part.factors = {factors.together, rows_of(factors.d, blocks), rows_of(factors.m, blocks),
+                    rows_of(factors.s, matrix.groups()), rows_of(factors.t, matrix.groups())};
+  }
   part.column_group = matrix.column_group;
   part.kept_columns = matrix.kept_columns;
   part.kept_weights = rows_of(matrix.kept_weights, static_cast<std::int64_t>(matrix.kept_columns.size()));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/half.h"
 #include "base/threads.h"
 #include "tensor/quant_scheme.h"
 
@@ -25,6 +26,15 @@ struct RoundingNotes {
   std::vector<std::string> warnings;  // sentences
 };
 
+// Scales that are products, as ggml's blocks of 256 store them: scales[n, g] = d[n, g / together] * s[n, g],
+// and minima alike with m and t. What has none keeps its scales as numbers.
+struct ScaleFactors {
+  std::int64_t together = 0;  // groups of one d; 0: there are none
+  std::vector<Float16> d, m;  // [out, groups / together]
+  std::vector<std::int8_t> s;
+  std::vector<std::uint8_t> t;
+};
+
 struct QuantizedMatrix {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0;
@@ -33,6 +43,7 @@ struct QuantizedMatrix {
       scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
   std::vector<float> minima;               // [out, groups], with every zero 0; empty: none
+  ScaleFactors factors;                    // of scales and minima, which stand there multiplied all the same
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
   // Columns that stay as they were, rising, and their weights [out, kept_columns]; packed formats have no
   // place for them.

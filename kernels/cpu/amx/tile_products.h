@@ -159,12 +159,25 @@ LLMQ_INLINE int columns_of(int64_t columns, int vector) {
   return static_cast<int>(left < 0 ? 0 : left < kTileColumns ? left : kTileColumns);
 }
 
-// y = fma(sums, scale, y), rows of kTilePanel.
-LLMQ_INLINE void add_scaled(float* y, const float* sums, const float* scale, int64_t rows) {
+// What follows the sums of a group: GemmPanel's scale, offset and row sums.
+struct GroupEnd {
+  const float* scale;
+  const float* offset;
+  const float* row_sums;
+  int64_t row_sums_row;
+};
+
+// y = fma(sums, scale, fma(row sum, offset, y)), rows of kTilePanel.
+LLMQ_INLINE void add_scaled(float* y, const float* sums, const GroupEnd& end, int64_t rows) {
   for (int v = 0; v < kTilePanel; v += kTileColumns) {
-    const auto factor = Avx512::load(scale + v);
-    for (int64_t at = v; at < rows * kTilePanel; at += kTilePanel)
-      Avx512::store(y + at, Avx512::fma(Avx512::load(sums + at), factor, Avx512::load(y + at)));
+    const auto factor = Avx512::load(end.scale + v);
+    const auto offset = end.offset == nullptr ? Avx512::set(0.0f) : Avx512::load(end.offset + v);
+    for (int64_t r = 0, at = v; r < rows; ++r, at += kTilePanel) {
+      auto from = Avx512::load(y + at);
+      if (end.offset != nullptr)
+        from = Avx512::fma(Avx512::set(end.row_sums[r * end.row_sums_row]), offset, from);
+      Avx512::store(y + at, Avx512::fma(Avx512::load(sums + at), factor, from));
+    }
   }
 }
 
@@ -266,16 +279,21 @@ void multiply_groups(const GemmPanel& g, int64_t group, int64_t first, int64_t e
   for (int64_t row = first; row < end; row += block) {
     float* const c = g.c + row * g.c_row;
     take_rows(y, g.accumulate ? c : g.start, g.accumulate ? g.c_row : 0, block, g.columns);
+    const auto end_of = [&](int64_t i) {
+      const bool offset = g.offset != nullptr;
+      return GroupEnd{g.scale + i * kTilePanel, offset ? g.offset + i * kTilePanel : nullptr,
+                      offset ? g.row_sums + row * g.row_sums_row + i : nullptr, g.row_sums_row};
+    };
     int64_t i = 0;
     for (int64_t k = 0; k < g.depth; k += group, ++i) {
       Panel::zero();
       const RowBlock rows{static_cast<const unsigned char*>(g.a) + row * g.a_row + 2 * k, g.a_row, block,
                           false};
       Panel::add(rows, static_cast<const unsigned char*>(g.b) + i * g.b_panel, 2 * group);
-      if (i > 0) add_scaled(y, sums[(i - 1) & 1], g.scale + (i - 1) * kTilePanel, block);
+      if (i > 0) add_scaled(y, sums[(i - 1) & 1], end_of(i - 1), block);
       Panel::store(sums[i & 1], kTilePanel);
     }
-    if (i > 0) add_scaled(y, sums[(i - 1) & 1], g.scale + (i - 1) * kTilePanel, block);
+    if (i > 0) add_scaled(y, sums[(i - 1) & 1], end_of(i - 1), block);
     put_rows(c, g.c_row, y, block, g.columns);
   }
   Tiles::release();
@@ -295,10 +313,10 @@ template <class Tiles, bool Two>
 void multiply_narrow(const NarrowProduct& p) {
   using Panel = PanelTiles<Tiles, Pairs, Two>;
   alignas(64) unsigned char codes[2][kNarrowStep * kTilePanel * 2];
-  alignas(64) float scales[2][kTilePanel], sums[2 * kTileRows * kTilePanel], y[2 * kTileRows * kTilePanel];
+  alignas(64) float scales[2][kTilePanel], offsets[2][kTilePanel], sums[2 * kTileRows * kTilePanel],
+      y[2 * kTileRows * kTilePanel];
   const NarrowLayout& layout = p.layout;
-  const int64_t group_bytes = layout.group_bytes(kTilePanel),
-                steps = (layout.group + kNarrowStep - 1) / kNarrowStep;
+  const int64_t steps = (layout.group + kNarrowStep - 1) / kNarrowStep;
   const auto count_of = [&](int64_t step) {
     return layout.group - step * kNarrowStep < kNarrowStep ? layout.group - step * kNarrowStep : kNarrowStep;
   };
@@ -306,8 +324,11 @@ void multiply_narrow(const NarrowProduct& p) {
   const int64_t all = (p.columns + kTilePanel - 1) / kTilePanel * layout.groups * steps;
   const auto expand = [&](int64_t i) {
     if (i < all)
-      kAvx512Bf16Kernels.narrow_unpack[kBf16](codes[i & 1], scales[i & 1], p.b + i / steps * group_bytes,
-                                              layout, nullptr, i % steps * kNarrowStep, count_of(i % steps));
+      kAvx512Bf16Kernels.narrow_unpack[kBf16](
+          codes[i & 1], scales[i & 1], offsets[i & 1],
+          narrow_group(layout, p.b + i / steps / layout.groups * layout.panel_bytes(kTilePanel), kTilePanel,
+                       i / steps % layout.groups),
+          i % steps * kNarrowStep, count_of(i % steps));
   };
   Tiles::configure(tiles_for(p.rows));
   expand(0);
@@ -319,17 +340,16 @@ void multiply_narrow(const NarrowProduct& p) {
     expand(i + 1);
     if (step == 0) Panel::zero();
     if (step == 0 && group == 0)
-      take_rows(y,
-                p.accumulate         ? c
-                : p.start == nullptr ? nullptr
-                                     : p.start + column,
-                p.accumulate ? p.c_row : 0, p.rows, columns);
+      take_rows(y, p.start == nullptr ? nullptr : p.start + column, 0, p.rows, columns);
     const auto* const a =
         static_cast<const unsigned char*>(p.a) + (group * layout.group + step * kNarrowStep) * 2;
     Panel::add(RowBlock{a, p.a_row, p.rows, false}, codes[i & 1], count_of(step) * 2);
     if (step + 1 < steps) continue;
     Panel::store(sums, kTilePanel);
-    add_scaled(y, sums, scales[i & 1], p.rows);
+    add_scaled(y, sums,
+               {scales[i & 1], layout.minima ? offsets[i & 1] : nullptr,
+                layout.minima ? p.sums + group : nullptr, p.sums_row},
+               p.rows);
     if (group + 1 == layout.groups) put_rows(c, p.c_row, y, p.rows, columns);
   }
   Tiles::release();
@@ -343,6 +363,7 @@ void tile_narrow_gemm(const NarrowProduct& p) {
     some.rows = p.rows - row < 2 * kTileRows ? p.rows - row : 2 * kTileRows;
     some.a = static_cast<const unsigned char*>(p.a) + row * p.a_row;
     some.c = p.c + row * p.c_row;
+    if (p.sums != nullptr) some.sums = p.sums + row * p.sums_row;
     some.rows > kTileRows ? multiply_narrow<Tiles, true>(some) : multiply_narrow<Tiles, false>(some);
   }
 }

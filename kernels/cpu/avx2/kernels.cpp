@@ -113,9 +113,15 @@ struct Avx2 {
   }
   static LLMQ_INLINE I seti(int v) { return _mm256_set1_epi32(v); }
   static LLMQ_INLINE I subi(I a, I b) { return _mm256_sub_epi32(a, b); }
-  template <int Shift>
-  static LLMQ_INLINE I nibble(I v) {
-    return _mm256_and_si256(_mm256_srli_epi32(v, Shift), _mm256_set1_epi32(15));
+  template <int Shift, int Mask>
+  static LLMQ_INLINE I field(I v) {
+    return _mm256_and_si256(_mm256_srli_epi32(v, Shift), _mm256_set1_epi32(Mask));
+  }
+  static LLMQ_INLINE I ori(I a, I b) { return _mm256_or_si256(a, b); }
+  static LLMQ_INLINE I times4(I v) { return _mm256_slli_epi32(v, 2); }
+  // Two bytes a lane, each in a half of its own.
+  static LLMQ_INLINE I byte_pairs(const void* p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }
   static LLMQ_INLINE F to_f32(I v) { return _mm256_cvtepi32_ps(v); }
   static LLMQ_INLINE I pair_bits(F low, F high) {

@@ -99,9 +99,15 @@ struct Avx512 {
   }
   static LLMQ_INLINE I seti(int v) { return _mm512_set1_epi32(v); }
   static LLMQ_INLINE I subi(I a, I b) { return _mm512_sub_epi32(a, b); }
-  template <int Shift>
-  static LLMQ_INLINE I nibble(I v) {
-    return _mm512_and_si512(_mm512_srli_epi32(v, Shift), _mm512_set1_epi32(15));
+  template <int Shift, int Mask>
+  static LLMQ_INLINE I field(I v) {
+    return _mm512_and_si512(_mm512_srli_epi32(v, Shift), _mm512_set1_epi32(Mask));
+  }
+  static LLMQ_INLINE I ori(I a, I b) { return _mm512_or_si512(a, b); }
+  static LLMQ_INLINE I times4(I v) { return _mm512_slli_epi32(v, 2); }
+  // Two bytes a lane, each in a half of its own.
+  static LLMQ_INLINE I byte_pairs(const void* p) {
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
   }
   static LLMQ_INLINE F to_f32(I v) { return _mm512_cvtepi32_ps(v); }
   static LLMQ_INLINE I pair_bits(F low, F high) {

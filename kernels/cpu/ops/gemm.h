@@ -109,6 +109,9 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
         auto begin = V::set(0.0f);
         if (from != nullptr)
           begin = full ? V::load(from + r * from_row + n) : V::load_first(from + r * from_row + n, count(v));
+        if (g.offset != nullptr)
+          begin = V::fma(V::set(g.row_sums[(first_row + r) * g.row_sums_row]),
+                         full ? V::load(g.offset + n) : V::load_first(g.offset + n, count(v)), begin);
         sum = V::fma(sum, scale, begin);
       });
     }
@@ -215,6 +218,7 @@ void gemm(const GemmPanel& g) {
     rest.c += panels * kPanel;
     if (rest.start != nullptr) rest.start += panels * kPanel;
     if (rest.scale != nullptr) rest.scale += panels * kPanel;
+    if (rest.offset != nullptr) rest.offset += panels * kPanel;
     rest.columns -= panels * kPanel;
   }
 }
@@ -239,6 +243,8 @@ void gemm_groups(const GemmPanel& g, int64_t group) {
       one.b = static_cast<const unsigned char*>(g.b) + i * g.b_panel;
       one.accumulate = g.accumulate || i > 0;
       one.scale = g.scale == nullptr ? nullptr : g.scale + i * kPanel;
+      one.offset = g.offset == nullptr ? nullptr : g.offset + i * kPanel;
+      one.row_sums = g.offset == nullptr ? nullptr : g.row_sums + row * g.row_sums_row + i;
       gemm<V, Product>(one);
     }
     for (int64_t r = 0; r < one.rows; ++r) __builtin_memcpy(g.c + (row + r) * g.c_row, c + r * kPanel, bytes);

@@ -72,9 +72,16 @@ struct Scalar {
   static LLMQ_INLINE I load_i8(const void* p) { return *static_cast<const int8_t*>(p); }
   static LLMQ_INLINE I seti(int v) { return v; }
   static LLMQ_INLINE I subi(I a, I b) { return a - b; }
-  template <int Shift>
-  static LLMQ_INLINE I nibble(I v) {
-    return static_cast<int32_t>(static_cast<uint32_t>(v) >> Shift & 15u);
+  template <int Shift, int Mask>
+  static LLMQ_INLINE I field(I v) {
+    return static_cast<int32_t>(static_cast<uint32_t>(v) >> Shift & static_cast<uint32_t>(Mask));
+  }
+  static LLMQ_INLINE I ori(I a, I b) { return a | b; }
+  static LLMQ_INLINE I times4(I v) { return static_cast<int32_t>(static_cast<uint32_t>(v) << 2); }
+  // Two bytes a lane, each in a half of its own.
+  static LLMQ_INLINE I byte_pairs(const void* p) {
+    const auto* const at = static_cast<const uint8_t*>(p);
+    return at[0] | at[1] << 16;
   }
   static LLMQ_INLINE F to_f32(I v) { return static_cast<float>(v); }
   static LLMQ_INLINE I pair_bits(F low, F high) {

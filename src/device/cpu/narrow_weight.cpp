@@ -7,7 +7,10 @@
 #include <array>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "base/error.h"
+#include "device/cpu/narrow_panel.h"
 #include "device/cpu/weight_memory.h"
 
 namespace llmq {
@@ -16,119 +19,6 @@ namespace {
 constexpr std::int64_t kChunkBytes = 128 << 10;  // of an unpacked panel: a quarter of a small L2
 constexpr std::int64_t kRowBytes = 384 << 10;    // of the rows that meet it
 constexpr std::int64_t kLeastRows = 96, kMostRows = 480, kTileRows = 48;
-
-// The narrowest type that holds every scale.
-ScaleFormat format_of_scales(const std::vector<float>& scales) {
-  const auto all = [&](auto exact) { return std::all_of(scales.begin(), scales.end(), exact); };
-  if (all([](float s) { return to_float(to_bfloat16(s)) == s; })) return ScaleFormat::kBF16;
-  if (all([](float s) { return to_float(to_float16(s)) == s; })) return ScaleFormat::kF16;
-  return ScaleFormat::kF32;
-}
-
-void write_scale(unsigned char* scales, std::int64_t n, ScaleFormat format, float scale) {
-  if (format == ScaleFormat::kF32) {
-    std::memcpy(scales + 4 * n, &scale, sizeof scale);
-    return;
-  }
-  const std::uint16_t bits = format == ScaleFormat::kBF16 ? to_bfloat16(scale).bits : to_float16(scale).bits;
-  std::memcpy(scales + 2 * n, &bits, sizeof bits);
-}
-
-// Eight codes below 16, a byte each, as a word of ops/narrow.h.
-std::uint32_t word_of(std::uint64_t codes) {
-  const auto gathered = [](std::uint64_t even) {
-    return static_cast<std::uint32_t>((even | even >> 12 | even >> 24 | even >> 36) & 0xffffu);
-  };
-  constexpr std::uint64_t kEven = 0x000f000f000f000full;
-  return gathered(codes & kEven) | gathered((codes >> 8) & kEven) << 16;
-}
-
-// y = bias + what the minima of these panels add, given the sums of the rows' groups: the chain over groups
-// that `gemm` has.
-void start_with_minima(const NarrowWeight& w, const float* sums, const float* bias, std::int64_t rows,
-                       std::int64_t first_panel, std::int64_t columns, float* y, std::int64_t y_row) {
-  const std::int64_t panel = w.kernels->panel, groups = w.layout.groups;
-  GemmPanel g;
-  g.a = sums;
-  g.a_row = groups * 4;
-  g.b = w.minima_of(first_panel);
-  g.b_panel = groups * panel * 4;
-  g.c = y;
-  g.c_row = y_row;
-  g.rows = rows;
-  g.depth = groups;
-  g.columns = columns;
-  g.start = bias == nullptr ? nullptr : bias + first_panel * panel;
-  w.kernels->gemm[static_cast<int>(CpuFormat::kF32)](g);
-}
-
-// One group of one column into its place.
-struct ColumnWriter {
-  const NarrowWeight& w;
-  const QuantizedMatrix& matrix;
-  std::int64_t panel;
-
-  void run(unsigned char* group, std::int64_t n, std::int64_t row, std::int64_t g) const {
-    const NarrowLayout& layout = w.layout;
-    const auto index = static_cast<std::size_t>(row * matrix.groups() + g);
-    write_scale(group, n, layout.scales, matrix.scales[index]);
-    // Codes with a minimum lie there as they are, whatever the middle (ops/narrow.h).
-    const int zero = matrix.zeros[index], middle = !matrix.minima.empty() ? zero : layout.bits == 4 ? 8 : 0;
-    unsigned char* const zeros = group + panel * layout.scale_bytes();
-    unsigned char* const codes = zeros + (layout.zeros ? panel : 0);
-    const std::uint8_t* const from = matrix.codes.data() + row * matrix.in_features + g * w.group;
-    // What is added to a code as it is stored; the zero then reads as layout.zeros says.
-    const int shift = layout.zeros ? (layout.bits == 4 ? 0 : -128) : middle - zero;
-    if (layout.zeros) zeros[n] = static_cast<unsigned char>(zero + shift);
-    for (std::int64_t k = 0; k < layout.group; k += kNarrowBlock) {
-      std::uint8_t block[kNarrowBlock];
-      if (k + kNarrowBlock <= w.group) {
-        std::memcpy(block, from + k, kNarrowBlock);
-      } else {
-        std::memset(block, zero, kNarrowBlock);
-        std::memcpy(block, from + k, static_cast<std::size_t>(w.group - k));
-      }
-      std::uint64_t eight;
-      std::memcpy(&eight, block, sizeof eight);
-      // Eight additions at once: to codes below 16 of less than 16, which carry nothing, or of 128 modulo
-      // 256.
-      if (layout.bits == 4)
-        eight += static_cast<std::uint64_t>(shift) * 0x0101010101010101u;
-      else if (shift == -128)
-        eight ^= 0x8080808080808080u;
-      else
-        for (std::uint8_t& code : block) code = static_cast<std::uint8_t>(code + shift);
-      if (layout.bits == 4) {
-        const std::uint32_t word = word_of(eight);
-        std::memcpy(codes + (k / kNarrowBlock * panel + n) * 4, &word, sizeof word);
-      } else {
-        if (shift == -128) std::memcpy(block, &eight, sizeof eight);
-        for (std::int64_t i = 0; i < kNarrowBlock; ++i) codes[(k + i) * panel + n] = block[i];
-      }
-    }
-  }
-};
-
-// Of one panel, zero where there is no column.
-void write_minima(const NarrowWeight& w, const QuantizedMatrix& matrix, std::int64_t p,
-                  std::int64_t columns) {
-  if (matrix.minima.empty()) return;
-  const std::int64_t panel = w.kernels->panel, groups = w.layout.groups;
-  const bool as_they_are = w.compute == Compute::kFloat32;
-  const float middle = w.layout.bits == 4 ? 8.0f : 0.0f;
-  float* const to = w.minima.as<float>() + p * groups * panel;
-  for (std::int64_t g = 0; g < groups; ++g)
-    for (std::int64_t n = 0; n < panel; ++n) {
-      const auto index = static_cast<std::size_t>((p * panel + n) * groups + g);
-      float& minimum = to[g * panel + n];
-      if (n >= columns)
-        minimum = 0;
-      else if (as_they_are)
-        minimum = matrix.minima[index];
-      else
-        minimum = middle * matrix.scales[index] - matrix.minima[index];
-    }
-}
 
 // Rows [first, first + rows) against panels [panel, panel + panels), each unpacked once.
 struct UnpackedItem {
@@ -148,13 +38,14 @@ struct UnpackedItem {
   void run(std::int64_t first_row, std::int64_t rows, std::int64_t first_panel, std::int64_t panels,
            int worker) const {
     const std::int64_t panel = work.kernels->panel, unpacked_bytes = chunk_groups * unit_bytes(),
-                       scale_bytes = chunk_groups * panel * 4;
+                       numbers = chunk_groups * panel, scale_bytes = numbers * (w.layout.minima ? 8 : 4);
     const std::int64_t copy_bytes = crowded(rows) ? rows * spread_stride() : 0;
     unsigned char* const memory =
         work.scratch->take(worker, static_cast<std::size_t>(unpacked_bytes + scale_bytes + copy_bytes));
     Tile tile;
     tile.unpacked = memory;
     tile.scales = reinterpret_cast<float*>(memory + unpacked_bytes);
+    tile.offsets = w.layout.minima ? tile.scales + numbers : nullptr;
     tile.a = x.as<const unsigned char>() + first_row * x.row_stride * element();
     tile.a_row = x.row_stride * element();
     if (copy_bytes > 0) {
@@ -165,19 +56,14 @@ struct UnpackedItem {
       tile.a = copy;
       tile.a_row = spread_stride();
     }
-    if (sums != nullptr)
-      start_with_minima(w, sums + first_row * w.layout.groups, bias, rows, first_panel,
-                        std::min(panels * panel, w.out_features - first_panel * panel),
-                        y.row<float>(first_row) + first_panel * panel, y.row_stride);
     for (tile.panel = first_panel; tile.panel < first_panel + panels; ++tile.panel)
       for (tile.group = 0; tile.group < w.layout.groups; tile.group += chunk_groups) {
         tile.groups = std::min(chunk_groups, w.layout.groups - tile.group);
         for (std::int64_t i = 0; i < tile.groups; ++i)
           work.kernels->narrow_unpack[static_cast<int>(format_of(w.compute))](
               memory + i * unit_bytes(), tile.scales + i * panel,
-              w.panel(tile.panel) + (tile.group + i) * w.layout.group_bytes(panel), w.layout,
-              w.minima.bytes() == 0 ? nullptr : w.minima_of(tile.panel) + (tile.group + i) * panel, 0,
-              w.layout.group);
+              tile.offsets == nullptr ? nullptr : tile.offsets + i * panel,
+              narrow_group(w.layout, w.panel(tile.panel), panel, tile.group + i), 0, w.layout.group);
         multiply(tile, first_row, rows);
       }
   }
@@ -185,7 +71,7 @@ struct UnpackedItem {
   // What one chunk of one panel meets its rows with.
   struct Tile {
     const unsigned char *unpacked = nullptr, *a = nullptr;
-    float* scales = nullptr;
+    float *scales = nullptr, *offsets = nullptr;
     std::int64_t a_row = 0, panel = 0, group = 0, groups = 0;
   };
 
@@ -204,8 +90,13 @@ struct UnpackedItem {
     g.depth = tile.groups * w.group;
     g.columns = std::min(panel, w.out_features - tile.panel * panel);
     g.start = bias == nullptr ? nullptr : bias + tile.panel * panel;
-    g.accumulate = tile.group > 0 || sums != nullptr;
+    g.accumulate = tile.group > 0;
     if (w.compute == Compute::kBFloat16) g.scale = tile.scales;
+    if (w.needs_sums()) {
+      g.offset = tile.offsets;
+      g.row_sums = sums + first_row * w.layout.groups + tile.group;
+      g.row_sums_row = w.layout.groups;
+    }
     work.kernels->gemm_groups[static_cast<int>(format_of(w.compute))](g, w.group);
   }
 };
@@ -233,7 +124,7 @@ void sum_groups(const TensorView& x, const NarrowWeight& w, std::int64_t first, 
 }
 
 Buffer room_for_sums(const CpuWork& work, std::int64_t rows, const NarrowWeight& w) {
-  if (!w.adds_minima()) return {};
+  if (!w.needs_sums()) return {};
   return Buffer(work.memory, static_cast<std::size_t>(rows * w.layout.groups) * sizeof(float));
 }
 
@@ -259,26 +150,15 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
   narrow->in_features = matrix.in_features;
   narrow->compute = compute;
   narrow->group = matrix.group();
-  narrow->layout = {matrix.scheme.bits <= 4 ? 4 : 8, !matrix.scheme.symmetric && matrix.minima.empty(),
-                    format_of_scales(matrix.scales), matrix.groups(),
-                    ceil_of(matrix.group(), kNarrowBlock) * kNarrowBlock};
+  narrow->layout = narrow_layout(matrix);
   narrow->keeps_codes = true;
-  narrow->kernel = narrow->layout.bits == 4 ? "4-bit codes" : "8-bit codes";
-  narrow->panel_bytes = narrow->layout.groups * narrow->layout.group_bytes(panel);
+  narrow->kernel = fmt::format("{}-bit codes", narrow->layout.bits);
+  narrow->panel_bytes = narrow->layout.panel_bytes(panel);
   narrow->panels = Buffer(weight_memory(), static_cast<std::size_t>(panels * narrow->panel_bytes));
-  if (!matrix.minima.empty())
-    narrow->minima = Buffer(weight_memory(),
-                            static_cast<std::size_t>(panels * narrow->layout.groups * panel) * sizeof(float));
-  narrow->bytes = narrow->panels.bytes() + narrow->minima.bytes();
-  const ColumnWriter writer{*narrow, matrix, panel};
+  narrow->bytes = narrow->panels.bytes();
   each_item(work, panels, [&](std::int64_t p, int) {
-    unsigned char* const at = narrow->panels.as<unsigned char>() + p * narrow->panel_bytes;
-    const std::int64_t columns = std::min(panel, matrix.out_features - p * panel);
-    if (columns < panel) std::memset(at, 0, static_cast<std::size_t>(narrow->panel_bytes));
-    for (std::int64_t g = 0; g < narrow->layout.groups; ++g)
-      for (std::int64_t n = 0; n < columns; ++n)
-        writer.run(at + g * narrow->layout.group_bytes(panel), n, p * panel + n, g);
-    write_minima(*narrow, matrix, p, columns);
+    write_narrow_panel(narrow->panels.as<unsigned char>() + p * narrow->panel_bytes, narrow->layout, matrix,
+                       panel, p * panel, std::min(panel, matrix.out_features - p * panel));
   });
   return narrow;
 }
@@ -303,7 +183,11 @@ void multiply_few(const CpuWork& work, std::span<const ProductCall<NarrowWeight>
     part.product.layout = call.w->layout;
     part.product.a = padded_rows(call.x, *call.w, part.padded, work, part.product.a_row);
     part.sums = room_for_sums(work, call.x.rows(), *call.w);
-    if (call.w->adds_minima()) sum_groups(call.x, *call.w, 0, call.x.rows(), part.sums.as<float>());
+    if (call.w->needs_sums()) {
+      sum_groups(call.x, *call.w, 0, call.x.rows(), part.sums.as<float>());
+      part.product.sums = part.sums.as<float>();
+      part.product.sums_row = call.w->layout.groups;
+    }
     part.product.rows = call.x.rows();
     part.product.c_row = call.y.row_stride;
     part.panels = ceil_of(call.w->out_features, panel);
@@ -322,10 +206,6 @@ void multiply_few(const CpuWork& work, std::span<const ProductCall<NarrowWeight>
     product.c = call.y.as<float>() + first * panel;
     product.columns = std::min(end * panel, call.w->out_features) - first * panel;
     product.start = call.bias == nullptr ? nullptr : call.bias + first * panel;
-    product.accumulate = call.w->adds_minima();
-    if (product.accumulate)
-      start_with_minima(*call.w, parts[i].sums.as<float>(), call.bias, product.rows, first, product.columns,
-                        product.c, product.c_row);
     work.kernels->narrow_gemm(product);
   };
   if (bytes < kInlineBytes)
@@ -341,14 +221,14 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
     return multiply_few(work, {&call, 1});
   const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
   const Buffer sums = room_for_sums(work, x.rows(), w);
-  if (w.adds_minima()) {
+  if (w.needs_sums()) {
     constexpr std::int64_t kRowsAtOnce = 16;
     each_item(work, ceil_of(x.rows(), kRowsAtOnce), [&](std::int64_t some, int) {
       const std::int64_t first = some * kRowsAtOnce;
       sum_groups(x, w, first, std::min(kRowsAtOnce, x.rows() - first), sums.as<float>());
     });
   }
-  UnpackedItem item{work, y, x, w, bias, w.adds_minima() ? sums.as<float>() : nullptr, 1};
+  UnpackedItem item{work, y, x, w, bias, w.needs_sums() ? sums.as<float>() : nullptr, 1};
   item.chunk_groups = std::clamp<std::int64_t>(kChunkBytes / item.unit_bytes(), 1, w.layout.groups);
   const std::int64_t fit = kRowBytes / (w.in_features * item.element());
   const std::int64_t block = std::clamp(fit / kTileRows * kTileRows, kLeastRows, kMostRows);

@@ -1,5 +1,5 @@
-// A weight that stays in 4 or 8 bits in memory, and products with it (kernels/cpu/ops/narrow.h has the bytes
-// and the order of the sum, docs/adr/0009 the reasons).
+// A weight that stays in few bits in memory, and products with it (kernels/cpu/ops/narrow.h has the order of
+// the sum, narrow_codes.h the bytes, docs/adr/0009 the reasons).
 #pragma once
 #include <memory>
 #include <span>
@@ -18,17 +18,11 @@ class NarrowWeight final : public CpuWeight {
   std::int64_t group = 0;  // columns of a group as they are, before padding
   Buffer panels;
   std::int64_t panel_bytes = 0;
-  // FP32 numbers [panels][groups][columns of a panel], or nothing: bfloat16: what a row's sum over a group is
-  // multiplied with, the middle of the codes times their scale less the minimum; float32: the minimum.
-  Buffer minima;
 
   const unsigned char* panel(std::int64_t index) const {
     return panels.as<unsigned char>() + index * panel_bytes;
   }
-  const float* minima_of(std::int64_t index) const {
-    return minima.bytes() == 0 ? nullptr : minima.as<float>() + index * layout.groups * kernels->panel;
-  }
-  bool adds_minima() const { return minima.bytes() != 0 && compute == Compute::kBFloat16; }
+  bool needs_sums() const { return layout.minima && compute == Compute::kBFloat16; }  // of the rows' groups
 };
 
 // Integer codes with inputs of 16 bits whose groups lie side by side: all there is but GPTQ's columns in

@@ -1,4 +1,4 @@
-// Weights that stay in 4 or 8 bits, on every backend: within the bound of the sum against the FP64 oracle, in
+// Weights that stay in few bits, on every backend: within the bound of the sum against the FP64 oracle, in
 // float32 compute the very bits of the dequantized weight, and one row's bits whatever comes with it.
 #include "backend_fixture.h"
 
@@ -10,7 +10,8 @@ struct NarrowCase {
   std::int64_t group;  // 0: one scale per channel
   bool symmetric;
   DType scales;
-  bool minima = false;  // ggml's blocks: code * scale - minimum
+  bool minima = false;   // ggml's blocks: code * scale - minimum
+  bool factors = false;  // their scales and minima: an FP16 number of several groups times a small integer
 };
 
 void PrintTo(const NarrowCase& c, std::ostream* out) {
@@ -18,22 +19,64 @@ void PrintTo(const NarrowCase& c, std::ostream* out) {
        << (c.minima      ? "_min "
            : c.symmetric ? "_sym "
                          : "_asym ")
-       << dtype_row(c.scales).name;
+       << dtype_row(c.scales).name << (c.factors ? "_factors" : "");
 }
 
 constexpr NarrowCase kNarrowCases[] = {
-    {4, 32, true, DType::kBF16},       {4, 32, false, DType::kF16},       {4, 64, true, DType::kF16},
-    {4, 64, false, DType::kBF16},      {4, 128, true, DType::kF32},       {4, 128, false, DType::kBF16},
-    {4, 0, true, DType::kBF16},        {4, 0, false, DType::kF32},        {8, 32, true, DType::kBF16},
-    {8, 64, false, DType::kF16},       {8, 128, false, DType::kBF16},     {8, 0, true, DType::kBF16},
-    {8, 0, false, DType::kF32},        {2, 16, false, DType::kF16},       {3, 64, true, DType::kBF16},
-    {5, 32, true, DType::kF16},        {6, 128, false, DType::kBF16},     {4, 5, false, DType::kBF16},
-    {8, 33, true, DType::kF16},        {4, 8, true, DType::kBF16},        {4, 20, true, DType::kBF16},
-    {4, 32, false, DType::kF32, true}, {4, 32, false, DType::kF16, true}, {5, 32, false, DType::kF32, true},
+    {4, 32, true, DType::kBF16},
+    {4, 32, false, DType::kF16},
+    {4, 64, true, DType::kF16},
+    {4, 64, false, DType::kBF16},
+    {4, 128, true, DType::kF32},
+    {4, 128, false, DType::kBF16},
+    {4, 0, true, DType::kBF16},
+    {4, 0, false, DType::kF32},
+    {8, 32, true, DType::kBF16},
+    {8, 64, false, DType::kF16},
+    {8, 128, false, DType::kBF16},
+    {8, 0, true, DType::kBF16},
+    {8, 0, false, DType::kF32},
+    {2, 16, false, DType::kF16},
+    {3, 64, true, DType::kBF16},
+    {5, 32, true, DType::kF16},
+    {6, 128, false, DType::kBF16},
+    {4, 5, false, DType::kBF16},
+    {8, 33, true, DType::kF16},
+    {4, 8, true, DType::kBF16},
+    {4, 20, true, DType::kBF16},
+    {4, 32, false, DType::kF32, true},
+    {4, 32, false, DType::kF16, true},
+    {5, 32, false, DType::kF32, true},
     {2, 16, false, DType::kF32, true},
+    {2, 32, true, DType::kBF16},
+    {3, 16, true, DType::kF16},
+    {6, 32, true, DType::kF32},
+    {5, 48, true, DType::kF16},
+    {2, 16, false, DType::kF32, true, true},
+    {3, 16, true, DType::kF32, false, true},
+    {4, 32, false, DType::kF32, true, true},
+    {5, 32, false, DType::kF32, true, true},
+    {6, 16, true, DType::kF32, false, true},
 };
 
 float scale_stored_as(DType dtype, double value) { return rounded(dtype, {static_cast<float>(value)})[0]; }
+
+// One more group of scales that are products: integers of 4 bits beside 2-bit codes, of 6 with a minimum, else
+// of 8 and of either sign.
+void append_factors(const NarrowCase& c, std::int64_t index, Numbers& numbers, QuantizedMatrix& matrix) {
+  ScaleFactors& factors = matrix.factors;
+  if (index % factors.together == 0) {
+    factors.d.push_back(to_float16(static_cast<float>((1 + numbers.uniform()) / 1024)));
+    if (c.minima) factors.m.push_back(to_float16(static_cast<float>((1 + numbers.uniform()) / 256)));
+  }
+  const int top = c.bits == 2 ? 16 : 64,
+            s = static_cast<int>(numbers.below(static_cast<std::uint64_t>(c.minima ? top : 256)));
+  factors.s.push_back(static_cast<std::int8_t>(c.minima ? s : s - 128));
+  matrix.scales.push_back(to_float(factors.d.back()) * static_cast<float>(factors.s.back()));
+  if (!c.minima) return;
+  factors.t.push_back(static_cast<std::uint8_t>(numbers.below(static_cast<std::uint64_t>(top))));
+  matrix.minima.push_back(to_float(factors.m.back()) * static_cast<float>(factors.t.back()));
+}
 
 // Random codes, zeros and scales of either sign, of `spread` powers of two around 2^scale.
 QuantizedMatrix narrow_matrix(const NarrowCase& c, std::int64_t n, std::int64_t k, Numbers& numbers,
@@ -46,19 +89,24 @@ QuantizedMatrix narrow_matrix(const NarrowCase& c, std::int64_t n, std::int64_t 
   matrix.scheme.scale_dtype = c.scales;
   matrix.out_features = n;
   matrix.in_features = k;
+  if (c.factors) matrix.factors.together = matrix.groups() % 2 == 0 ? matrix.groups() / 2 : matrix.groups();
   for (std::int64_t i = 0; i < n * k; ++i)
     matrix.codes.push_back(static_cast<std::uint8_t>(numbers.below(matrix.scheme.code_count())));
   for (std::int64_t i = 0; i < n * matrix.groups(); ++i) {
     const int exponent = scale + static_cast<int>(numbers.below(2 * spread + 1)) - spread;
     const double sign = numbers.below(2) == 0 ? -1 : 1;
-    matrix.scales.push_back(scale_stored_as(c.scales, std::ldexp(sign * (1 + numbers.uniform()), exponent)));
     matrix.zeros.push_back(static_cast<std::uint8_t>(c.minima ? 0
                                                      : c.symmetric
                                                          ? matrix.scheme.middle()
                                                          : numbers.below(matrix.scheme.code_count())));
+    if (c.factors) {
+      append_factors(c, i, numbers, matrix);
+      continue;
+    }
+    matrix.scales.push_back(scale_stored_as(c.scales, std::ldexp(sign * (1 + numbers.uniform()), exponent)));
     if (c.minima)  // as large as the codes' values, so that they meet
-      matrix.minima.push_back(scale_stored_as(
-          DType::kF32, matrix.scales.back() * matrix.scheme.code_count() * numbers.uniform()));
+      matrix.minima.push_back(
+          scale_stored_as(c.scales, matrix.scales.back() * matrix.scheme.code_count() * numbers.uniform()));
   }
   return matrix;
 }
@@ -73,7 +121,8 @@ QuantizedMatrix narrow_magnitudes(QuantizedMatrix matrix) {
     }
   // A code with a minimum is taken around the middle, whose share then meets the minimum.
   for (std::size_t i = 0; i < matrix.minima.size(); ++i)
-    matrix.minima[i] = -(std::fabs(matrix.minima[i]) + 8 * std::fabs(matrix.scales[i]));
+    matrix.minima[i] = -(std::fabs(matrix.minima[i]) + matrix.scheme.middle() * std::fabs(matrix.scales[i]));
+  matrix.factors = {};
   for (float& scale : matrix.scales) scale = std::fabs(scale);
   std::fill(matrix.zeros.begin(), matrix.zeros.end(), std::uint8_t{0});
   matrix.scheme.symmetric = false;
@@ -132,7 +181,7 @@ TEST_P(NarrowWeight, AgreesWithTheOracle) {
 
 TEST_P(NarrowWeight, ExtremeScales) {
   for (const NarrowCase& c : kNarrowCases) {
-    if (c.scales == DType::kF16) continue;  // FP16 reaches no extremes
+    if (c.scales == DType::kF16 || c.factors) continue;  // FP16 reaches no extremes
     for (const std::int64_t m : {1, 3, 9})
       for (const int scale : {-70, 0, 70})
         ASSERT_NO_FATAL_FAILURE(check(c, m, 33, 4, Compute::kBFloat16, false, 30, scale));
@@ -147,6 +196,10 @@ TEST_P(NarrowWeight, LongRows) {
     ASSERT_NO_FATAL_FAILURE(check({4, 128, true, DType::kBF16}, m, 35, 16, Compute::kFloat32, true));
     // Narrow panels fill a chunk late.
     ASSERT_NO_FATAL_FAILURE(check({4, 64, false, DType::kBF16}, m, 5, 300, Compute::kBFloat16, true));
+    for (const NarrowCase& c : kNarrowCases)
+      if (c.factors) {
+        ASSERT_NO_FATAL_FAILURE(check(c, m, 35, 160, Compute::kBFloat16, true));
+      }
   }
 }
 
@@ -157,12 +210,21 @@ TEST_P(NarrowWeight, TakesAsManyBytesAsItsCodesScalesAndZeros) {
   for (const NarrowCase& c : kNarrowCases) {
     if (c.group % 8 != 0 || (c.group != 0 && k % c.group != 0)) continue;
     const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers);
-    const std::int64_t stored = c.bits <= 4 ? 4 : 8, scale = c.scales == DType::kF32 ? 4 : 2;
+    const bool in_units =
+        (c.symmetric || c.minima) && matrix.group() % 16 == 0 && (c.bits != 5 || matrix.group() % 32 == 0);
+    const std::int64_t stored = in_units      ? c.bits
+                                : c.bits <= 4 ? 4
+                                              : 8,
+                       scale = c.scales == DType::kF32 ? 4 : 2;
+    std::int64_t numbers_bytes = n * matrix.groups() *
+                                 (c.minima      ? 2 * scale
+                                  : c.symmetric ? scale
+                                                : scale + 1);
+    if (c.factors)  // 2 bits: both integers in one byte
+      numbers_bytes = n * matrix.groups() * (c.minima && c.bits != 2 ? 2 : 1) +
+                      n * matrix.groups() / matrix.factors.together * (c.minima ? 4 : 2);
     EXPECT_EQ(static_cast<std::int64_t>(backend().prepare_quantized(matrix, Compute::kBFloat16)->bytes),
-              n * k * stored / 8 + n * matrix.groups() *
-                                       (scale + (c.minima      ? 4
-                                                 : c.symmetric ? 0
-                                                               : 1)))
+              n * k * stored / 8 + numbers_bytes)
         << ::testing::PrintToString(c);
   }
 }

@@ -42,6 +42,15 @@ TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
     ASSERT_EQ(matrix.minima.size(), layout.has_minimum() ? matrix.scales.size() : 0);
     for (const std::uint8_t zero : matrix.zeros)
       ASSERT_EQ(zero, layout.has_minimum() ? 0 : matrix.scheme.middle());
+    const ScaleFactors& factors = matrix.factors;
+    ASSERT_EQ(factors.together, layout.scale_codes == ScaleCodes::kNone ? 0 : layout.sub_blocks());
+    ASSERT_EQ(factors.s.size(), factors.together > 0 ? matrix.scales.size() : 0);
+    for (std::size_t i = 0; i < factors.s.size(); ++i) {
+      const std::size_t block = i / static_cast<std::size_t>(factors.together);
+      ASSERT_EQ(to_float(factors.d.at(block)) * static_cast<float>(factors.s[i]), matrix.scales[i]);
+      if (!layout.has_minimum()) continue;
+      ASSERT_EQ(to_float(factors.m.at(block)) * static_cast<float>(factors.t.at(i)), matrix.minima[i]);
+    }
     std::vector<float> want(static_cast<std::size_t>(rows * columns)), got(want.size());
     to_float32(TensorView(static_cast<const void*>(bytes.data()), dtype, Shape{rows, columns}), want);
     dequantize(matrix, got);
