@@ -44,6 +44,7 @@ MEANINGS = {
     "kv_cache.dtype": "calibrate scales of keys and values, and write them",
     "ignore": "linears that are left dense: names or `re:` patterns",
     "overrides": "a list of `{match, scheme}`: another scheme for the linears that match",
+    "vision": "round the vision tower beside a decoder, too: `w8a16`; left out: it stays as it is",
     "target_bits": "mixed precision: stored bits per weight that may be spent",
     "mixed.bits": "candidates; 16 is left dense",
     "mixed.samples": "samples of the measuring pass",
@@ -232,6 +233,8 @@ def form_at(schema, key):
 def words_of(form):
     """What a key takes, in words."""
     form = form.get("anyOf", [form])[0]
+    if "$ref" in form:
+        return "a scheme ([words](../terms.md#schemes))"
     if "const" in form:
         return str(form["const"])
     if form.get("type") == "boolean":

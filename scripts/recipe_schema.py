@@ -143,7 +143,7 @@ def explained(form, path, meanings, defaults, used):
             place = f"{path}.{key}" if path else key
             used.add(place)
             default = {"default": defaults[place]} if place in defaults else {}
-            if place == "overrides.scheme":
+            if place in ("overrides.scheme", "vision"):
                 below = {"$ref": "#/properties/scheme"}
             one["properties"][key] = {"description": meanings[place], **explained(below, place, meanings, defaults, used), **default}
         if "items" in one:

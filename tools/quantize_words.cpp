@@ -29,8 +29,12 @@ void print_time(const TimePrediction& time) {
                                   : "no time is predicted: " + time.unknown);
 }
 
-// "model.layers.0.self_attn.q_proj +2": linears of one product share their first one's name.
+// "model.layers.0.self_attn.q_proj +2": linears of one product share their first one's name, and so do all
+// experts of a layer.
 std::string choice_name(const PrecisionChoice& choice) {
+  if (choice.experts != 0)
+    return fmt::format("{} +{}, of {} experts", choice.modules.front(), choice.modules.size() - 1,
+                       choice.experts);
   return choice.modules.front() +
          (choice.modules.size() > 1 ? fmt::format(" +{}", choice.modules.size() - 1) : "");
 }

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "model/decoder_config.h"
+#include "model/families/nearest_family.h"
 #include "model/families/wrapper.h"
 #include "model/tensor_check.h"
 #include "tensor/stored_float.h"
@@ -26,12 +27,14 @@ std::string listed_types(std::span<const Row* const> rows) {
   return known;
 }
 
-const Family& find_family(ConfigFields& config) {
+const Family& find_family(const Checkpoint& checkpoint, ConfigFields& config) {
   const std::string type = config.text("model_type");
   for (const Family* family : families())
     if (type == family->model_type) return *family;
+  const std::string nearest = nearest_families(checkpoint, type);
   config.unsupported(
-      "model_type", fmt::format("the family \"{}\" is not known here", type),
+      "model_type",
+      fmt::format("the family \"{}\" is not known here{}{}", type, nearest.empty() ? "" : "; ", nearest),
       fmt::format("{} are, and around a decoder {}", listed_types(families()), listed_types(wrappers())));
 }
 
@@ -46,7 +49,7 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
   if (const Wrapper* const wrapper = find_wrapper(config.text("model_type"))) {
     tied = read_wrapper(checkpoint, *wrapper, config, spec);
   } else {
-    const Family& family = find_family(config);
+    const Family& family = find_family(checkpoint, config);
     spec.family = family.model_type;
     read_architecture(config, family.architecture, family.model_type, spec);
     // Each block needs more tensors than one: a layer count from a hostile config allocates no more than the

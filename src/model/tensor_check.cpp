@@ -119,6 +119,24 @@ bool same_bytes(const Checkpoint& checkpoint, const StoredTensor& a, const Store
                     b.view.as<const char>());
 }
 
+// Experts that predict further tokens lie beside the model. Loaders that run them take quantization_config's
+// word for how they are stored, and crash, or read nothing, where it forgets that they are dense.
+void check_carried_experts(const LinearSource& source, const ModelSpec& spec) {
+  constexpr std::string_view kExperts = ".experts.", kWeight = ".weight";
+  for (const StoredTensor& tensor : source.checkpoint().tensors()) {
+    const std::size_t at = tensor.name.find(kExperts);
+    if (at == std::string::npos || !spec.carried.carries(tensor.name)) continue;
+    LinearSpec linear;
+    if (tensor.name.ends_with(kWeight))
+      linear.module = tensor.name.substr(0, tensor.name.size() - kWeight.size());
+    else if (tensor.view.shape.rank() == 3)  // a stack: its first expert's, as loaders ask
+      linear.module = tensor.name.substr(0, at) + ".experts.0." + tensor.name.substr(at + kExperts.size());
+    else
+      continue;
+    source.check_dense(linear);
+  }
+}
+
 }  // namespace
 
 void resolve_head(const Checkpoint& checkpoint, bool tied, ModelSpec& spec) {
@@ -175,6 +193,7 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
     if (source.kv_cache() && block.pages.kv_heads > 0) check.expect_kv_scales(source, block);
   }
+  check_carried_experts(source, spec);
   check.refuse_unread(spec);
 }
 

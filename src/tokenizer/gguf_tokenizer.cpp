@@ -71,6 +71,11 @@ Json sequence(const char* field, std::initializer_list<Json> steps) {
   return Json::object({{"type", "Sequence"}, {field, Json::array(steps)}});
 }
 
+// DeepSeek V3's last split, of what is neither a number nor of a script without spaces.
+const std::string_view kDeepseek3Rest =
+    R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)re"
+    R"re( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+
 struct PreTokenizerParts {
   Json pre_tokenizer, normalizer;
   bool ignore_merges = false, adds_bos = false;
@@ -90,6 +95,12 @@ PreTokenizerParts pre_tokenizer_named(std::string_view name, const std::string& 
   if (is({"qwen2"}))
     return {sequence("pretokenizers", {split_step(kQwen2Pattern), byte_level(false)}),
             Json::object({{"type", "NFC"}})};
+  if (is({"glm4", "chatglm-bpe"}))  // of GLM-4.5 too
+    return {sequence("pretokenizers", {split_step(kLlama3Pattern), byte_level(false)}), {}};
+  if (is({"deepseek-v3"}))
+    return {sequence("pretokenizers", {split_step(R"(\p{N}{1,3})"), split_step("[一-龥぀-ゟ゠-ヿ]+"),
+                                       split_step(kDeepseek3Rest), byte_level(false)}),
+            {}};
   if (is({"default", ""}))  // llama.cpp's, for files that name none
     return {sequence("pretokenizers",
                      {split_step(R"([\p{P}\$\+<=>\^~\|]+)"), split_step(kGpt2Pattern),

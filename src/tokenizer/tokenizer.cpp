@@ -20,6 +20,7 @@
 #include "tokenizer/json_fields.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/tiktoken_file.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace llmq {
@@ -244,13 +245,16 @@ Tokenizer Tokenizer::open(Io& io, const Path& model) {
     made.state_ = state;
     return made;
   }
-  const Path file = model / "tokenizer.json";
-  if (!io.exists(file))
+  const Path file = model / "tokenizer.json", ranks = model / kTiktokenFile;
+  const bool of_ranks = !io.exists(file) && io.exists(ranks);
+  if (!of_ranks && !io.exists(file))
     fail(ErrorKind::kBadInput, {"no tokenizer.json there",
                                 model.string(),
                                 {},
                                 "save the tokenizer with Transformers' save_pretrained"});
-  Tokenizer made = parse(Json::parse(read_text(io, file), file.string()), file.string());
+  Tokenizer made =
+      of_ranks ? parse(tiktoken_tokenizer(io, ranks, tokenizer_config(io, model).json), ranks.string())
+               : parse(Json::parse(read_text(io, file), file.string()), file.string());
   auto state = std::make_shared<State>(*made.state_);
   state->read_ends(tokenizer_config(io, model).json);
   made.state_ = state;

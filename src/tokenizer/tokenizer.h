@@ -23,8 +23,8 @@ class Tokenizer {
   // `json` is the parsed tokenizer.json, `file` its name in errors. A component llmq does not know is refused
   // by name (kUnsupported).
   static Tokenizer parse(const Json& json, const std::string& file);
-  // tokenizer.json (and tokenizer_config.json where it changes ids) of a model directory; or the one built
-  // from a .gguf's metadata.
+  // tokenizer.json (and tokenizer_config.json where it changes ids) of a model directory, or its
+  // tiktoken.model (tokenizer/tiktoken_file.h); or the one built from a .gguf's metadata.
   static Tokenizer open(Io& io, const Path& model);
 
   // `special`: with the post-processor's special tokens (BOS ...), as `tokenizer(text)` of Transformers does.

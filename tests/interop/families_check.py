@@ -210,6 +210,22 @@ def expert_weights(folder):
     return {name: value.detach() for name, value in model.named_parameters() if ".experts." in name}
 
 
+def check_budget(program, family, output, work):
+    """Experts of a layer have one scheme, and each program that reads the output finds it."""
+    choices = json.load(open(os.path.join(output, "report.json")))["mixed"]["choices"]
+    of_experts = [choice for choice in choices if "experts" in choice]
+    expect(len({choice["bits"] for choice in choices}) == 2 and all(len(c["modules"]) == 12 and c["experts"] == 4 for c in of_experts) and of_experts,
+           f"{family}: of {len(choices)} choices {len(of_experts)} are of all experts of a layer")
+    llmq(program, "eval-ppl", output, "--max-windows", 2)
+    if family in STACKED:
+        return
+    dense = os.path.join(work, f"{family}-budget-dense")
+    llmq(program, "convert", output, dense, "--to", "safetensors", "--dtype", "f32")
+    theirs, ours = expert_weights(output), expert_weights(dense)
+    expect(len(ours) > 0 and theirs.keys() == ours.keys() and all(torch.equal(theirs[name], value.bfloat16().float()) for name, value in ours.items()),
+           f"{family}: {len(ours)} stacks of experts with bits by budget as Transformers unpacks them")
+
+
 def check_mixture(program, family, source, work):
     original = check_against_transformers(program, family, source)
 
@@ -255,8 +271,8 @@ def check_mixture(program, family, source, work):
     smoothed = quantized("smoothed", "scheme=w8a8", *few, method="smoothquant")
     found = llmq(program, "eval-ppl", smoothed, "--max-windows", 2)["ppl"]
     expect(abs(found / original - 1) < 0.05, f"{family}, smoothquant: perplexity {found:.4f} of {original:.4f}")
-    without_gguf = [["--method", "rtn", "--set", "format=gguf"]] if family in WITHOUT_GGUF else []
-    for extra in (["--method", "gptq", "--set", "target_bits=4.5"], *without_gguf):
+    check_budget(program, family, quantized("budget", "scheme=w4a16_g32_sym", *few, "target_bits=6", "mixed.bits=[4, 8]"), work)
+    for extra in [["--method", "rtn", "--set", "format=gguf"]] if family in WITHOUT_GGUF else []:
         refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
                                  capture_output=True, text=True)
         expect(refused.returncode == 2 and ("mixture of experts" in refused.stderr or f"family {family}" in refused.stderr),

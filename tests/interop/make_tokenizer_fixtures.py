@@ -4,7 +4,7 @@
 
 golden.json holds texts, and per tokenizer the ids of each text and what they decode to. Needs tokenizers 0.23.3.
 """
-import json, random, sys
+import base64, json, os, random, sys
 from tokenizers import Regex, Tokenizer, AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -12,6 +12,11 @@ QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 # DeepSeek V3's, one split behind another: numbers, the scripts that write no spaces, and the rest.
 DEEPSEEK3 = (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
              r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""")
+# Kimi-K2's: Han alone, words that end where an upper case letter follows a lower case one, numbers of three.
+KIMI = "|".join([r"[\p{Han}]+",
+                 r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                 r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                 r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 CORPUS = ["The quick brown fox jumps over the lazy dog.", "It's 1234 o'clock; they'll say they've seen 42 dogs!", "  def main():\n\treturn x == 10\n\n",
           "Führer, naïve café, Ελλάδα, Привет мир, 你好世界, こんにちは, नमस्ते", "I'M HERE AND YOU'RE NOT. We'd go... --- ###"] * 20
 byte = lambda **k: pre_tokenizers.ByteLevel(add_prefix_space=False, **k)
@@ -45,6 +50,29 @@ def sentencepiece(normalizer, pre, decoder):
     tok.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
     return tok
 
+def tiktoken(pattern, out):
+    """Ranks as tiktoken.model has them, and the tokenizer that Transformers' converter makes of the file, with some of Kimi's added tokens."""
+    from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    trained = json.loads(byte_level(split(pattern)).to_str())["model"]["vocab"]
+    tokens = [bytes(letters[c] for c in token) for token in sorted(trained, key=trained.get) if not token.startswith("<|")]
+    # Tokens that no merges lead to: a word that is one is not taken apart.
+    tokens += [" jumping".encode(), "ÄÖ".encode(), "犬猫".encode()]
+    folder = os.path.join(out, "kimi")
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/tiktoken.model", "wb") as f:
+        for rank, token in enumerate(tokens): f.write(base64.b64encode(token) + b" %d\n" % rank)
+    named = ["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>"]
+    added = {str(len(tokens) + i): {"content": token, "special": i < 3} for i, token in enumerate(named)}
+    with open(f"{folder}/tokenizer_config.json", "w") as f:
+        json.dump({"tokenizer_class": "TikTokenTokenizer", "bos_token": "[BOS]", "eos_token": "[EOS]", "added_tokens_decoder": added}, f, indent=1)
+    TikTokenConverter.load_tiktoken_bpe = staticmethod(lambda name: {base64.b64decode(a): int(b) for a, b in map(bytes.split, open(name, "rb"))})
+    tok = TikTokenConverter(vocab_file=f"{folder}/tiktoken.model", pattern=pattern).converted()
+    reserved = [added.get(str(i), {"content": f"<|reserved_token_{i}|>", "special": True}) for i in range(len(tokens), len(tokens) + 256)]
+    tok.add_tokens([AddedToken(t["content"], normalized=False, special=t["special"]) for t in reserved])
+    tok.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tok
+
 spm_decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
 legacy = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
 made = {
@@ -69,6 +97,8 @@ spaced["model"]["merges"] = spaced["model"]["merges"][:150]  # words of the voca
 made["ignore_merges"] = Tokenizer.from_str(json.dumps(spaced))
 custom = byte_level(split(r"\w+|[^\w\s]+|\s+"))              # an expression that no matcher is written for
 made["custom"] = custom
+made["glm4"] = byte_level(split(LLAMA3), post=processors.ByteLevel(trim_offsets=False))
+made["kimi"] = tiktoken(KIMI, sys.argv[2])
 made["deepseek3"] = byte_level(split(*DEEPSEEK3), normalizers.Sequence([]))
 made["tinystories"] = Tokenizer.from_file(sys.argv[1])
 

@@ -86,6 +86,8 @@ def main():
             os.makedirs(model, exist_ok=True)
             shutil.copyfile(os.path.join(fixtures, name), os.path.join(model, "tokenizer.json"))
             check(args.llmq, model, os.path.join(model, "tokenizer.json"), files, args.random, args.work)
+        # Kimi's ranks, which llmq reads as they are, beside what Transformers' converter makes of them.
+        check(args.llmq, os.path.join(fixtures, "kimi"), os.path.join(fixtures, "kimi.json"), files, args.random, args.work)
         check_chats(args.llmq, args.work)
     peer.finish()
 

@@ -1,5 +1,5 @@
 """The trained mixture of experts that the repository carries: its perplexity is Transformers'; AWQ with GPTQ leaves at most three quarters of the divergence
-that rounding leaves on held-out stories, at the same bytes; three experts that hardly any token reaches cost at most 5 % against four times the tokens.
+that rounding leaves on held-out stories, at the same bytes; bits by budget leave less than equal bits do; three experts that hardly any token reaches cost at most 5 % against four times the tokens.
 
     trained_mixture_check.py LLMQ WORK
 """
@@ -52,11 +52,11 @@ class Bench:
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
 
-    def divergence(self, model, method, samples):
+    def divergence(self, model, method, samples, *more):
         """(KL divergence on held-out stories, bytes, the report)"""
         out = self.work / "out"
         settings = [f"method={method}", "scheme=w4a16_g64_asym", f"calibration.text=[{CALIBRATION}]", f"calibration.samples={samples}",
-                    "calibration.sequence_length=256"]
+                    "calibration.sequence_length=256", *more]
         done = llmq(self.program, "quantize", "--model", model, "--output", out, "--overwrite", *(w for s in settings for w in ("--set", s)))
         kl = llmq(self.program, "eval-ppl", out, "--against", model, "--text", HELD_OUT, "--context", 256)["against"]["kl_mean"]
         return kl, done["bytes_out"], json.loads((out / "report.json").read_text())
@@ -72,11 +72,18 @@ def main():
     best, bytes_best, _ = bench.divergence(MODEL, "[awq, gptq]", 64)
     expect(best <= 0.75 * rounded and bytes_best == bytes_rounded,
            f"AWQ and GPTQ leave KL {best:.5f}, rounding {rounded:.5f} ({1 - best / rounded:.0%} less), {bytes_best} and {bytes_rounded} bytes")
+    budgeted, bytes_budgeted, report = bench.divergence(MODEL, "rtn", 64, "target_bits=4.3125", "mixed.bits=[3, 4, 8]")
+    expect(budgeted <= 0.9 * rounded and bytes_budgeted <= bytes_rounded,
+           f"bits by budget leave KL {budgeted:.5f} ({1 - budgeted / rounded:.0%} less than equal bits), {bytes_budgeted} and {bytes_rounded} bytes")
+    of_experts = [(choice["experts"], len(choice["modules"])) for choice in report["mixed"]["choices"] if "experts" in choice]
+    expect(of_experts == [(8, 24), (8, 24)], f"choices of experts: {of_experts}")
     folder = bench.work / "starved"
     starved(folder)
     few, _, report = bench.divergence(folder, "[awq, gptq]", 64)
     more, _, _ = bench.divergence(folder, "[awq, gptq]", 256)
     last = report["mixtures"][-1]
+    expect(len(last["output_error"]) == 8 and last["output_error"][last["worst_expert"]] == last["output_error_max"] < 0.1,
+           f"the worst expert, {last['worst_expert']}, gives {last['output_error_max']:.4f} of its output otherwise, the median one {last['output_error_median']:.4f}")
     expect(last["starved"] == list(range(STARVED)), f"experts {last['starved']} are starved, of {last['tokens']} rows")
     expect(few <= 1.05 * more, f"with starved experts KL {few:.5f}, with four times the tokens {more:.5f} ({few / more - 1:+.1%})")
     finish()

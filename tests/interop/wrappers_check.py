@@ -1,5 +1,6 @@
 """Vision-language checkpoints: a decoder in each wrapper, random weights, a tiny tower. Text has Transformers' perplexity (5e-5), before and
 after; the tower and the processors' files are the source's to the byte; what llmq wrote loads in Transformers with the tower as it was.
+A tower that is rounded on request loads with the numbers that llmq wrote, and loaders find each of its linears.
 Of a mixture of experts Transformers reads stacks alone: what is compared with it is a dense output that is stacked again.
 
     wrappers_check.py LLMQ WORK [MODEL ...]
@@ -11,10 +12,12 @@ import re
 import shutil
 import subprocess
 import sys
+import unittest.mock
 
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
+from transformers.models.siglip.modeling_siglip import SiglipPreTrainedModel
 
 from make_random_models import fill
 from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
@@ -86,6 +89,49 @@ def check_copied(what, source, output):
             expect(a.read() == b.read(), f"{what}: {file} is the source's")
 
 
+def unpacked_tower(model):
+    """The tower's tensors once the model has run: packed linears have a weight then, and scales beside it."""
+    return {key: value for key, value in tower_of(model.state_dict()).items() if not key.endswith((".weight_scale", ".weight_shape"))}
+
+
+def differing(found, wanted):
+    wrong = sorted(found.keys() ^ wanted.keys()) + [key for key in found.keys() & wanted.keys() if not torch.equal(found[key], wanted[key])]
+    return f": not {', '.join(wrong[:4])}" if wrong else ""
+
+
+def check_rounded_tower(program, name, source, wanted):
+    output, dense = f"{source}-vision", f"{source}-vision-dense"
+    quantize(program, source, output, "method=rtn", "scheme=w4a16_g32_sym", DENSE, "vision=w8a16")
+    llmq(program, "convert", output, dense, "--to", "safetensors", "--dtype", "f32")
+    # Transformers 5.23 asks each linear of a SigLIP tower for a dense weight, to initialize what it then leaves alone: llmq warns of it.
+    with unittest.mock.patch.object(SiglipPreTrainedModel, "_init_weights", lambda self, module: None):
+        found = unpacked_tower(check_text(program, f"{name}, vision", output))
+    ours = tower_of(AutoModelForImageTextToText.from_pretrained(dense, dtype=torch.float32).state_dict())
+    expect(found.keys() == ours.keys() == wanted.keys() and all(torch.equal(found[key], value) for key, value in ours.items()),
+           f"{name}, vision: Transformers has the tower that was written, {len(found)} tensors{differing(found, ours)}")
+    packed = {key[:-len(".weight_packed")] for key in tower_of(load_file(f"{output}/model.safetensors")) if key.endswith(".weight_packed")}
+    changed = {key for key, value in wanted.items() if not torch.equal(ours[key], value)}
+    in_blocks = {key for key, value in wanted.items() if value.ndim == 2 and re.search(r"\.(blocks|layers|layer)\.\d+\.", key)}
+    expect(0 < len(changed) and changed <= in_blocks and len(packed) == len(in_blocks), f"{name}, vision: {len(packed)} linears of its blocks are rounded, and nothing else")
+    far = max(((ours[key] - wanted[key]).abs().amax(1) / wanted[key].abs().amax(1)).max().item() for key in changed)
+    expect(far <= 1.02 / 254 + 2 ** -8, f"{name}, vision: no weight moved by more than {far:.5f} of its channel's largest")
+    asked = json.load(open(f"{output}/config.json"))["quantization_config"]
+
+    def fits(rules, full):
+        return any(re.match(rule[3:], full) if rule.startswith("re:") else rule == full for rule in rules)
+    eight = [g["targets"] for g in asked["config_groups"].values() if g["weights"]["num_bits"] == 8]
+    matrices = {key[:-len(".weight")] for key, value in wanted.items() if value.ndim == 2 and key.endswith(".weight")}
+    for by, names in (("vLLM", {name.removeprefix("model.") for name in packed}), ("Transformers", {key[:-len(".weight")] for key in in_blocks})):
+        wrong = [n for n in names if not fits(eight[0], n) or fits(asked["ignore"], n)]
+        expect(len(eight) == 1 and not wrong, f"{name}, vision: {by} finds the scheme of {len(names)} linears{': not of ' + ', '.join(wrong) if wrong else ''}")
+    left = [n for n in matrices - {key[:-len(".weight")] for key in in_blocks} if not fits(asked["ignore"], n)]
+    expect(not left, f"{name}, vision: what lies beside the blocks is in ignore{': not ' + ', '.join(left) if left else ''}")
+    for form, why in (("gptq", "GPTQ"), ("awq", "awq")):
+        refused = subprocess.run([program, "quantize", "--method", "rtn", "--model", source, "--output", f"{source}-refused", "--set", f"format={form}",
+                                  "--set", "scheme=w4a16_g32_" + ("sym" if form == "gptq" else "asym"), "--vision", "w8a16"], capture_output=True, text=True)
+        expect(refused.returncode == 2 and "tower" in refused.stderr and why in refused.stderr, f"{name}, {form}: refused by name: {refused.stderr.strip()}")
+
+
 def check_wrapper(program, name, work):
     source = write_source(name, work)
     wanted = tower_of(check_text(program, name, source).state_dict())
@@ -96,6 +142,7 @@ def check_wrapper(program, name, work):
         found = tower_of(check_text(program, f"{name}, {case}", output).state_dict())
         expect(found.keys() == wanted.keys() and all(same_bits(found[key], value) for key, value in wanted.items()),
                f"{name}, {case}: Transformers has the tower of the source, {len(found)} tensors")
+    check_rounded_tower(program, name, source, wanted)
     for form, scheme in (("gptq", "w4a16_g32_sym"), ("awq", "w4a16_g32_asym")):
         output = f"{source}-{form}"
         quantize(program, source, output, "method=rtn", f"scheme={scheme}", f"format={form}", DENSE)

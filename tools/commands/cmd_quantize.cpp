@@ -20,7 +20,7 @@ namespace {
 struct QuantizeOptions {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
-  std::string target_bits, metrics_out;
+  std::string target_bits, vision, metrics_out;
   GateFiles gate_files;
   std::optional<std::string> devices;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
@@ -37,6 +37,7 @@ Recipe resolve_recipe(const QuantizeOptions& options) {
     recipe.set("method=" + (list ? "[" + options.method + "]" : options.method));
   }
   if (!options.target_bits.empty()) recipe.set("target_bits=" + options.target_bits);
+  if (!options.vision.empty()) recipe.set("vision=" + options.vision);
   if (options.portable) recipe.portable = true;
   if (!options.model.empty()) recipe.model = options.model;
   if (!options.output.empty()) recipe.output = options.output;
@@ -107,10 +108,6 @@ int report_interrupted(const std::string& output, const Interrupted& signal, con
 
 void check(const QuantizeOptions& options, const Recipe& recipe) {
   if (!is_one_file(recipe.format)) return;
-  if (recipe.target_bits)
-    fail(ErrorKind::kUnsupported,
-         {"a budget of bits is not for format gguf, whose mixes choose types themselves", recipe.source,
-          "target_bits", "write scheme: q4_k_m"});
   if (options.devices)
     fail(ErrorKind::kUnsupported,
          {"a GGUF output is made on one device", recipe.source, "--devices", "leave it out"});
@@ -158,6 +155,8 @@ void add_quantize(CLI::App& app, Session& session) {
       ->add_option("--target-bits", options->target_bits,
                    "Mixed precision: choose each linear's bits within this many stored bits per weight")
       ->type_name("N");
+  command->add_option("--vision", options->vision, "Round the vision tower, too: w8a16, and never fewer bits")
+      ->type_name("SCHEME");
   command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")
       ->type_name("MODEL");
   command->add_option("--output", options->output, "Directory, or .gguf file, to write")->type_name("DIR");

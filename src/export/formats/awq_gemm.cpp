@@ -68,11 +68,13 @@ std::optional<std::string> awq_refusal(const PlannedModule& m, const PlannedModu
 
 }  // namespace
 
-const PackedFormatRow kAwqGemmFormat = {.name = "awq",
-                                        .declare = awq_tensors,
-                                        .pack = pack_awq,
-                                        .config = awq_config,
-                                        .refusal = awq_refusal,
-                                        .scale_dtype = DType::kF16};
+const PackedFormatRow kAwqGemmFormat = {
+    .name = "awq",
+    .declare = awq_tensors,
+    .pack = pack_awq,
+    .config = awq_config,
+    .refusal = awq_refusal,
+    .scale_dtype = DType::kF16,
+    .tower_refusal = "format awq has one scheme of 4 bits, and no place for a vision tower of 8"};
 
 }  // namespace llmq

@@ -13,11 +13,13 @@
 // docs/reference/formats.md.
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "export/formats/compressed_codes.h"
 #include "export/formats/packed_formats.h"
+#include "model/model_spec.h"
 #include "tensor/packed_layout.h"
 
 namespace llmq {
@@ -108,11 +110,13 @@ Json weights_config(const PlannedModule& m) {
   return arguments.to_json();
 }
 
-// One config group a scheme. A single scheme targets the class; several name their modules one by one, so
-// that nothing depends on which target wins.
+// One config group a scheme. A single scheme targets the class; several name their modules one by one, and
+// experts of a layer as one, so that nothing depends on which target wins.
 Json compressed_config(const ListedModules& listed) {
   std::vector<PlannedModule> distinct;
   std::vector<Json> targets;
+  const std::set<std::string> uniform = uniform_experts(listed, same_group);
+  std::set<std::string> said;
   for (const PlannedModule& m : listed.packed) {
     const auto found = std::find_if(distinct.begin(), distinct.end(),
                                     [&](const PlannedModule& other) { return same_group(m, other); });
@@ -121,7 +125,14 @@ Json compressed_config(const ListedModules& listed) {
       distinct.push_back(m);
       targets.push_back(Json::array());
     }
-    targets[index].push_back(compressed_target(m.module, listed.wrapper));
+    const std::string experts = experts_of(m.module);
+    if (const bool tower = listed.carried != nullptr && listed.carried->carries(m.module); tower) {
+      if (const std::string name = tower_expression(m.module); said.insert(name).second)
+        targets[index].push_back("re:" + name);
+    } else if (!uniform.contains(experts))
+      targets[index].push_back(compressed_target(m.module, listed.wrapper));
+    else if (said.insert(experts).second)
+      targets[index].push_back("re:" + experts_expression(experts, listed.wrapper));
   }
   std::string_view format = compressed_format(distinct.front().scheme);
   Json groups = Json::object();

@@ -90,7 +90,12 @@ Json rules(const ListedModules& listed) {
   std::set<std::string> fused;
   const auto exactly = [&](const std::string& name) { return name_expression(name, listed.wrapper); };
   for (const std::string& part : part_expressions(listed)) dynamic["-:" + part] = Json::object();
+  const std::set<std::string> uniform = uniform_experts(listed, same_words);
   const auto rule = [&](const char* sign, const std::string& module, const Json& value) {
+    if (const std::string experts = experts_of(module); uniform.contains(experts)) {
+      dynamic[sign + experts_expression(experts, listed.wrapper)] = value;
+      return;
+    }
     dynamic[sign + exactly(module)] = value;
     const FusedLinear whole = fused_linear(module);
     if (whole.parts > 1 && fused.insert(whole.module).second) dynamic[sign + exactly(whole.module)] = value;
@@ -153,6 +158,9 @@ constexpr std::string_view kColumnGroupsWarning =
     "gptq.order act stores a group per column (desc_act), which GPTQModel reads and vLLM 0.33 does not: "
     "order: gar is read by both";
 
+constexpr std::string_view kTowerRefusal =
+    "vLLM leaves the vision tower of a GPTQ checkpoint dense whatever `dynamic` says";
+
 }  // namespace
 
 const PackedFormatRow kGptqFormat = {
@@ -166,7 +174,8 @@ const PackedFormatRow kGptqFormat = {
     .scale_dtype = DType::kF16,
     .asymmetric_refusal = "asymmetric codes may have a zero of 0, which format gptq (v1) cannot store",
     .asymmetric_hint = "write format: gptq_v2, or a symmetric scheme",
-    .column_groups_warning = kColumnGroupsWarning};
+    .column_groups_warning = kColumnGroupsWarning,
+    .tower_refusal = kTowerRefusal};
 const PackedFormatRow kGptqV2Format = {.name = "gptq_v2",
                                        .declare = gptq_tensors,
                                        .pack = pack_v2,
@@ -174,6 +183,7 @@ const PackedFormatRow kGptqV2Format = {.name = "gptq_v2",
                                        .refusal = gptq_refusal,
                                        .config_copy = "quantize_config.json",
                                        .scale_dtype = DType::kF16,
-                                       .column_groups_warning = kColumnGroupsWarning};
+                                       .column_groups_warning = kColumnGroupsWarning,
+                                       .tower_refusal = kTowerRefusal};
 
 }  // namespace llmq

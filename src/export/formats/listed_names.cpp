@@ -1,5 +1,7 @@
 #include "export/formats/listed_names.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "model/model_spec.h"
@@ -31,7 +33,84 @@ std::set<std::string> part_names(const ListedModules& listed) {
 
 bool is_head(const std::string& module) { return module == "lm_head"; }
 
+// What is packed of a part, "visual", whether or not "model." stands before it.
+bool has_packed(const ListedModules& listed, const std::string& part) {
+  return std::any_of(listed.packed.begin(), listed.packed.end(), [&](const PlannedModule& m) {
+    return m.module.starts_with(part + ".") || m.module.starts_with("model." + part + ".");
+  });
+}
+
+// ^(?:model\.)?vision_tower\.(?:vision_model\.)?encoder\.layers\.3\.mlp\.fc1; `any` block, [0-9]+ for 3.
+std::string below_model(std::string_view name, bool any = false) {
+  std::string pattern = "^(?:model\\.)?";
+  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  while (!name.empty()) {
+    const std::string_view word = name.substr(0, name.find('.'));
+    const bool last = word.size() == name.size();
+    name.remove_prefix(word.size() + (last ? 0 : 1));
+    const bool number = word.find_first_not_of("0123456789") == std::string_view::npos;
+    if (word == "vision_model" && !last)
+      pattern += "(?:vision_model\\.)?";
+    else
+      pattern += (any && number ? "[0-9]+" : std::string(word)) + (last ? "" : "\\.");
+  }
+  return pattern;
+}
+
+// Experts of a layer once, where all of them are dense, in the place of the first linear of theirs.
+std::vector<std::string> dense_names(const ListedModules& listed) {
+  const std::set<std::string> uniform = uniform_experts(listed);
+  std::set<std::string> said;
+  std::vector<std::string> names;
+  for (const std::string& module : listed.dense) {
+    const std::string experts = experts_of(module);
+    if (!uniform.contains(experts))
+      names.push_back(module);
+    else if (said.insert(experts).second)
+      names.push_back(experts);
+  }
+  return names;
+}
+
 }  // namespace
+
+std::string experts_of(const std::string& module) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = module.rfind(kExperts);
+  if (at == std::string::npos) return {};
+  const std::size_t number = at + kExperts.size(), end = module.find('.', number);
+  if (end == std::string::npos || end == number || module.find_first_not_of("0123456789", number) != end)
+    return {};
+  return module.substr(0, number - 1);
+}
+
+std::set<std::string> uniform_experts(
+    const ListedModules& listed,
+    const std::function<bool(const PlannedModule&, const PlannedModule&)>& alike) {
+  std::map<std::string, const PlannedModule*> first;  // null of dense ones
+  std::set<std::string> mixed;
+  for (const PlannedModule& m : listed.packed) {
+    const std::string experts = experts_of(m.module);
+    if (experts.empty()) continue;
+    const PlannedModule& other = *first.emplace(experts, &m).first->second;
+    if (alike && !alike(m, other)) mixed.insert(experts);
+  }
+  for (const std::string& module : listed.dense) {
+    const std::string experts = experts_of(module);
+    if (experts.empty()) continue;
+    if (first.emplace(experts, nullptr).first->second != nullptr) mixed.insert(experts);
+  }
+  std::set<std::string> uniform;
+  for (const auto& [experts, module] : first)
+    if (!mixed.contains(experts)) uniform.insert(experts);
+  return uniform;
+}
+
+std::string experts_expression(const std::string& experts, const WrapperSpec* wrapper) {
+  std::string expression = name_expression(experts, wrapper);
+  expression.pop_back();  // "$"
+  return expression + "(?:\\.|$)";
+}
 
 std::string name_expression(const std::string& module, const WrapperSpec* wrapper) {
   if (wrapper == nullptr) return "^" + escaped(module) + "$";
@@ -43,9 +122,14 @@ std::string name_expression(const std::string& module, const WrapperSpec* wrappe
 std::vector<std::string> part_expressions(const ListedModules& listed) {
   std::vector<std::string> patterns;
   for (const std::string& name : part_names(listed))
-    patterns.push_back("^(?:model\\.)?" + escaped(name) + "\\.");
+    if (!has_packed(listed, name)) patterns.push_back(below_model(name) + "\\.");
+  std::set<std::string> beside;
+  for (const std::string& name : listed.beside_tower) beside.insert(below_model(name) + "(?:\\.|$)");
+  patterns.insert(patterns.end(), beside.begin(), beside.end());
   return patterns;
 }
+
+std::string tower_expression(const std::string& module) { return below_model(module, true) + "$"; }
 
 std::string compressed_target(const std::string& module, const WrapperSpec* wrapper) {
   return wrapper == nullptr ? module : "re:" + name_expression(module, wrapper);
@@ -54,7 +138,10 @@ std::string compressed_target(const std::string& module, const WrapperSpec* wrap
 std::vector<std::string> compressed_ignore(const ListedModules& listed) {
   std::vector<std::string> names;
   for (const std::string& part : part_expressions(listed)) names.push_back("re:" + part);
-  for (const std::string& module : listed.dense) names.push_back(compressed_target(module, listed.wrapper));
+  const std::set<std::string> experts = uniform_experts(listed);
+  for (const std::string& name : dense_names(listed))
+    names.push_back(experts.contains(name) ? "re:" + experts_expression(name, listed.wrapper)
+                                           : compressed_target(name, listed.wrapper));
   return names;
 }
 
@@ -64,8 +151,8 @@ std::vector<std::string> awq_ignore(const ListedModules& listed) {
     names.push_back(part);
     names.push_back("model." + part);
   }
-  for (const std::string& module : listed.dense)
-    names.push_back(listed.wrapper == nullptr ? module : below_decoder(module, *listed.wrapper));
+  for (const std::string& name : dense_names(listed))
+    names.push_back(listed.wrapper == nullptr ? name : below_decoder(name, *listed.wrapper));
   return names;
 }
 

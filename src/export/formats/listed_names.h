@@ -6,6 +6,8 @@
 // written such that each of the three fits, the checkpoint's own too, by which llmq reads them back. Source:
 // Transformers' conversion_mapping.py, vLLM's hf_to_vllm_mapper and apply_vllm_mapper().
 #pragma once
+#include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,12 +24,29 @@ struct ListedModules {
   std::span<const std::string> dense;     // linears that are not; the head may be among them
   const WrapperSpec* wrapper = nullptr;   // none: the checkpoint is a decoder alone
   const CarriedSpec* carried = nullptr;   // none: nothing lies beside it
+  // Where linears of a tower are among the packed ones: what lies beside its blocks (Tower::beside).
+  std::span<const std::string> beside_tower = {};
 };
 
 // ^model\.layers\.0\.mlp\.down_proj$, or the same behind each prefix that a wrapper's decoder may have.
 std::string name_expression(const std::string& module, const WrapperSpec* wrapper);
-// ^(?:model\.)?visual\. of each part that is carried along.
+
+// "model.layers.3.mlp.experts" of a linear of one of them; empty of others.
+std::string experts_of(const std::string& module);
+// Experts of a layer that are all dense, or all packed and alike. They are listed as one: vLLM looks for the
+// stack, or for experts.0.gate_proj whatever the checkpoint calls it, and 384 names a layer are compared with
+// one another for minutes.
+std::set<std::string> uniform_experts(
+    const ListedModules& listed,
+    const std::function<bool(const PlannedModule&, const PlannedModule&)>& alike = {});
+// ^model\.layers\.3\.mlp\.experts(?:\.|$), which fits each of their linears and the stack.
+std::string experts_expression(const std::string& experts, const WrapperSpec* wrapper);
+// ^(?:model\.)?visual\. of each part that is carried along; of one whose blocks are packed, what lies beside
+// them.
 std::vector<std::string> part_expressions(const ListedModules& listed);
+// ^(?:model\.)?visual\.blocks\.[0-9]+\.attn\.qkv$: this linear of each of a tower's blocks, which are alike.
+// Transformers 5 has no vision_model where CLIP's and SigLIP's checkpoints have one, and vLLM has it.
+std::string tower_expression(const std::string& module);
 
 // As compressed-tensors has them: names of a decoder alone, "re:" and an expression of a wrapper's.
 std::string compressed_target(const std::string& module, const WrapperSpec* wrapper);

@@ -56,6 +56,7 @@ const PackedFormatRow kMxfp4Format = {.name = "mxfp4",
                                       .refusal = mxfp4_refusal,
                                       .float4 = true,
                                       .stacked = true,
-                                      .scale_dtype = DType::kBF16};
+                                      .scale_dtype = DType::kBF16,
+                                      .tower_refusal = "format mxfp4 stores experts and nothing of 8 bits"};
 
 }  // namespace llmq

@@ -45,6 +45,8 @@ struct PackedFormatRow {
   std::string_view asymmetric_refusal = {}, asymmetric_hint = {};
   // What is said where columns carry the index of their group; empty: nothing.
   std::string_view column_groups_warning = {};
+  // Why linears of a vision tower cannot be packed beside a decoder's; empty: they can.
+  std::string_view tower_refusal = {};
   // config.json's kv_cache_scheme; null: the format has no place for the scales of a KV cache.
   Json (*kv_cache_scheme)(KvCacheType type) = nullptr;
 };

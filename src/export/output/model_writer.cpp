@@ -10,6 +10,7 @@
 #include "export/output/packed_writer.h"
 #include "export/output/stack_assembly.h"
 #include "io/gguf.h"
+#include "model/families/tower.h"
 #include "model/gguf/gguf_model.h"
 #include "model/linear_source.h"
 #include "tokenizer/gguf_tokenizer.h"
@@ -102,8 +103,12 @@ std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
 }
 
 Json config_of(const PackedFormatRow& row, std::span<const PlannedModule> modules,
-               const std::vector<std::string>& dense, const ModelSpec& spec) {
-  return row.config({modules, dense, spec.wrapper ? &*spec.wrapper : nullptr, &spec.carried});
+               const std::vector<std::string>& dense, const Checkpoint& checkpoint, const ModelSpec& spec) {
+  const bool tower = std::any_of(modules.begin(), modules.end(),
+                                 [&](const PlannedModule& m) { return spec.carried.carries(m.module); });
+  const std::vector<std::string> beside =
+      tower ? find_tower(checkpoint, spec).beside : std::vector<std::string>();
+  return row.config({modules, dense, spec.wrapper ? &*spec.wrapper : nullptr, &spec.carried, beside});
 }
 
 // Neither the files being read are replaced nor their directory added to: a model directory holds one model.
@@ -140,7 +145,7 @@ bool loaders_read(const std::string& name) {
          name.ends_with(".safetensors.index.json") || name == "config.json" ||
          name == "quantize_config.json" || name == "generation_config.json" || begins("tokenizer") ||
          begins("special_tokens_map") || begins("added_tokens") || begins("vocab") || begins("merges") ||
-         begins("chat_template") || name.ends_with("processor_config.json");
+         begins("chat_template") || name == "tiktoken.model" || name.ends_with("processor_config.json");
 }
 
 }  // namespace
@@ -256,7 +261,8 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   if (row.dense)
     config.erase("quantization_config");
   else
-    config["quantization_config"] = config_of(row, modules, ignored_linears(modules, ignored, spec), spec);
+    config["quantization_config"] =
+        config_of(row, modules, ignored_linears(modules, ignored, spec), checkpoint, spec);
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
   set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);

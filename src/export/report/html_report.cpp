@@ -175,6 +175,11 @@ Json choice(const Json& one) {
   Json modules = Json::array(), costs = Json::array();
   for (const Json& name : list_of(one, "modules"))
     if (name.is_string()) modules.push_back(name);
+  if (const double experts = figure_of(one, "experts"); experts > 0 && modules.items().size() > 3) {
+    const std::size_t further = modules.items().size() - 1;
+    modules.items().resize(1);
+    modules.push_back(fmt::format("and {} further linears of {:.0f} experts", further, experts));
+  }
   const double chosen = figure_of(one, "bits");
   for (const Json& option : list_of(one, "options"))
     costs.push_back(Json::object(
@@ -195,6 +200,23 @@ Json mixed_precision(const Json& r) {
                        {"kl_at_fewest", fmt::format("{:.4f}", figure_of(*mixed, "kl_at_fewest_bits"))},
                        {"options", options},
                        {"choices", choices}});
+}
+
+// What the experts of each block were calibrated on, and what they give beside the original ones.
+Json experts(const Json& r) {
+  Json rows = Json::array();
+  for (const Json& one : list_of(r, "mixtures")) {
+    const auto figure = [&](const char* key) { return fmt::format("{:.0f}", figure_of(one, key)); };
+    rows.push_back(Json::object(
+        {{"block", text_at(one, "block")},
+         {"figures", Json::array({figure("experts"), figure("tokens_min"), figure("tokens_median"),
+                                  figure("tokens_max"), std::to_string(list_of(one, "starved").size()),
+                                  std::to_string(list_of(one, "unreached").size()),
+                                  amount(number_of(one, "output_error_min")),
+                                  amount(number_of(one, "output_error_median")),
+                                  amount(number_of(one, "output_error_max")), figure("worst_expert")})}}));
+  }
+  return rows;
 }
 
 Json linears(const Page& page) {
@@ -282,6 +304,7 @@ std::string make_html_report(const Json& report) {
                     {"blocks", blocks(page)},
                     {"bits", bits_by_layer(page)},
                     {"mixed", mixed_precision(report)},
+                    {"experts", experts(report)},
                     {"scales", scales(page)},
                     {"linears", linears(page)},
                     {"dense", dense(page)},

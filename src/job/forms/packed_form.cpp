@@ -79,7 +79,7 @@ Json PackedForm::choose_bits(const CalibrationSet& calibration, const Json& know
   if (!measured)
     measured =
         measure_candidates(asked, model.checkpoint, model.spec, calibration, backend, in_.settings.on_step);
-  made_ = with_costs(plan_with_bits(asked, choose_precision(asked, *measured, model.checkpoint),
+  made_ = with_costs(plan_with_bits(asked, choose_precision(asked, model.spec, *measured, model.checkpoint),
                                     in_.recipe.source, model.checkpoint, model.spec, backend.threads(),
                                     in_.settings.memory_limit));
   return measured_json(*measured);
@@ -88,7 +88,7 @@ Json PackedForm::choose_bits(const CalibrationSet& calibration, const Json& know
 void PackedForm::open(const OutputTarget& target) {
   beside_ = parent_of(target.directory);
   const Plan& plan = made_->plan;
-  writer_ = open_writer(in_.io, plan.format, target, in_.model.checkpoint, in_.model.spec, plan.modules,
+  writer_ = open_writer(in_.io, plan.format, target, in_.model.checkpoint, in_.model.spec, plan.packed(),
                         plan.ignored, plan.kv_cache);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
 #include "export/formats/packed_formats.h"
@@ -73,23 +74,51 @@ double budget_of(double target, std::uint64_t weights) {
 // "4.313": never below the number itself.
 std::string rounded_up(double bits) { return fmt::format("{:.3f}", std::ceil(bits * 1000) / 1000); }
 
-MixedPrecision tabulate(const Plan& plan, const std::vector<MeasuredGroup>& measured,
+// Of each expert's linear that a row may be sent to: which mixture has it, and how many experts that has.
+struct ExpertPlace {
+  const MixtureSpec* mixture = nullptr;
+  std::int64_t experts = 0;
+};
+std::map<std::string, ExpertPlace> places_of_experts(const ModelSpec& spec) {
+  std::map<std::string, ExpertPlace> places;
+  for (const BlockSpec& block : spec.blocks)
+    if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)
+      for (const ExpertSpec& expert : mixture->experts)
+        for (const LinearId id : {expert.gate.linear, expert.up.linear, expert.output})
+          places[block.at(id).module] = {mixture, std::ssize(mixture->experts)};
+  return places;
+}
+
+void add_group(const Plan& plan, const MeasuredGroup& group, const Checkpoint& checkpoint,
+               PrecisionChoice& choice) {
+  for (const std::size_t place : group.modules) {
+    choice.modules.push_back(plan.modules[place].module);
+    choice.weights += weights_of(plan.modules[place]);
+  }
+  choice.options.resize(plan.candidate_bits.size());
+  for (std::size_t b = 0; b < plan.candidate_bits.size(); ++b) {
+    PrecisionOption& option = choice.options[b];
+    option.bits = plan.candidate_bits[b];
+    option.gram_loss += group.gram_loss[b];
+    option.divergence += group.loss[b];
+    for (const std::size_t place : group.modules)
+      option.stored += stored_bits_of(plan, plan.modules[place], option.bits, checkpoint);
+  }
+}
+
+MixedPrecision tabulate(const Plan& plan, const ModelSpec& spec, const std::vector<MeasuredGroup>& measured,
                         const Checkpoint& checkpoint) {
+  const std::map<std::string, ExpertPlace> experts = places_of_experts(spec);
+  std::map<const MixtureSpec*, std::size_t> choice_of;
   MixedPrecision mixed;
   mixed.target_bits = *plan.target_bits;
   for (const MeasuredGroup& group : measured) {
-    PrecisionChoice choice;
-    for (const std::size_t place : group.modules) {
-      choice.modules.push_back(plan.modules[place].module);
-      choice.weights += weights_of(plan.modules[place]);
-    }
-    for (std::size_t b = 0; b < plan.candidate_bits.size(); ++b) {
-      PrecisionOption option{plan.candidate_bits[b], 0, group.gram_loss[b], group.loss[b]};
-      for (const std::size_t place : group.modules)
-        option.stored += stored_bits_of(plan, plan.modules[place], option.bits, checkpoint);
-      choice.options.push_back(option);
-    }
-    mixed.choices.push_back(std::move(choice));
+    std::size_t choice = mixed.choices.size();
+    const auto expert = experts.find(plan.modules[group.modules.front()].module);
+    if (expert != experts.end()) choice = choice_of.emplace(expert->second.mixture, choice).first->second;
+    if (choice == mixed.choices.size()) mixed.choices.emplace_back();
+    if (expert != experts.end()) mixed.choices[choice].experts = expert->second.experts;
+    add_group(plan, group, checkpoint, mixed.choices[choice]);
   }
   return mixed;
 }
@@ -144,9 +173,9 @@ std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, cons
   return bits;
 }
 
-MixedPrecision choose_precision(const Plan& plan, const std::vector<MeasuredGroup>& measured,
-                                const Checkpoint& checkpoint) {
-  MixedPrecision mixed = tabulate(plan, measured, checkpoint);
+MixedPrecision choose_precision(const Plan& plan, const ModelSpec& spec,
+                                const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint) {
+  MixedPrecision mixed = tabulate(plan, spec, measured, checkpoint);
   choose(mixed);
   return mixed;
 }
@@ -161,9 +190,11 @@ Json MixedPrecision::to_json() const {
                                                                static_cast<double>(choice.weights))},
                                       {"loss", Json(option.gram_loss)},
                                       {"kl", Json(option.divergence)}}));
-    rows.push_back(Json::object({{"modules", text_list(choice.modules)},
-                                 {"bits", Json(choice.options[choice.chosen].bits)},
-                                 {"options", options}}));
+    Json row = Json::object({{"modules", text_list(choice.modules)},
+                             {"bits", Json(choice.options[choice.chosen].bits)},
+                             {"options", options}});
+    if (choice.experts != 0) row["experts"] = choice.experts;
+    rows.push_back(std::move(row));
   }
   return Json::object({{"target_bits", Json(target_bits)},
                        {"bits_per_weight", Json(bits_per_weight)},

@@ -16,6 +16,7 @@
 namespace llmq {
 
 struct MeasuredGroup;
+struct ModelSpec;
 struct Plan;
 struct Recipe;
 
@@ -28,9 +29,11 @@ struct PrecisionOption {
   double divergence = 0;     // estimated KL from the original when this group alone is rounded so, in nats
 };
 
-// Linears that engines run as one product, and so get the same scheme.
+// Linears that get the same scheme: those that engines run as one product; and of a layer all experts, for
+// vLLM takes the scheme of the first one's gate, up and down for the whole stack, and refuses others.
 struct PrecisionChoice {
   std::vector<std::string> modules;
+  std::int64_t experts = 0;  // whose linears they are; 0: of no expert
   std::uint64_t weights = 0;
   std::vector<PrecisionOption> options;
   std::size_t chosen = 0;
@@ -50,7 +53,8 @@ struct MixedPrecision {
 std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint);
 
 // The choice by what was measured (sensitivity.h) for the modules; plan_with_bits() makes a plan of it.
-MixedPrecision choose_precision(const Plan& plan, const std::vector<MeasuredGroup>& measured,
-                                const Checkpoint& checkpoint);
+// Measured groups that get the same scheme are one choice, and their losses add up.
+MixedPrecision choose_precision(const Plan& plan, const ModelSpec& spec,
+                                const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint);
 
 }  // namespace llmq

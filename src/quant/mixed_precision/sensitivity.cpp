@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -45,42 +46,87 @@ class Measuring {
   // The Gram losses of a block's linears; the stream moves on to the next block.
   std::vector<OpenGroup> judge_block(int block, const BlockWeights& weights, ActivationStream& stream) {
     const BlockSpec& spec = context_.spec.blocks[static_cast<std::size_t>(block)];
-    std::map<SiteId, OpenGroup> open;
+    Groups open;
     for (std::size_t part = 0; part < spec.sublayers.size(); ++part) {
-      for (const SiteId site : spec.sublayers[part].sites)
-        judge_site(spec, site, stream.statistics(site, block, weights, Samples::kAll), open);
+      if (const auto* const mixture = std::get_if<MixtureSpec>(&spec.sublayers[part].mixer))
+        judge_mixture(*mixture, block, weights, stream, open);
+      else
+        for (const SiteId site : spec.sublayers[part].sites)
+          judge_readers(spec, site, spec.at(site).readers,
+                        stream.statistics(site, block, weights, Samples::kAll), open[{site, Of::kAll}]);
       stream.finish(part, block, weights);
     }
     std::vector<OpenGroup> groups;
     groups.reserve(open.size());
-    for (auto& [site, group] : open) groups.push_back(std::move(group));
+    for (auto& [key, group] : open)
+      if (!group.measured.modules.empty()) groups.push_back(std::move(group));
     return groups;
   }
 
  private:
-  void judge_site(const BlockSpec& block, SiteId site, const InputStats& stats,
-                  std::map<SiteId, OpenGroup>& open) {
-    check_finite(stats, block, site, source_.checkpoint().path(), context_.compute);
-    GramLoss gram(stats, context_.backend, context_.compute);
-    for (const LinearId id : block.at(site).readers) {
+  // Whose linears, of those that read one site, are a group.
+  enum class Of : std::uint8_t { kAll, kExperts, kShared };
+  using Groups = std::map<std::pair<SiteId, Of>, OpenGroup>;
+
+  // Gate and up of all experts, then all outputs, of as many at a time as memory has room for.
+  void judge_mixture(const MixtureSpec& mixture, int block, const BlockWeights& weights,
+                     ActivationStream& stream, Groups& open) {
+    const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, plan_.experts_at_once));
+    std::vector<SeenExpert> experts;
+    for (std::size_t e = 0; e < mixture.experts.size(); ++e) experts.push_back({&mixture.experts[e], e});
+    std::vector<SeenExpert> shared;
+    if (mixture.shared) shared.push_back({&*mixture.shared, std::nullopt});
+    const auto judge = [&](std::span<const SeenExpert> seen, ExpertInput input, OpenGroup& group) {
+      const BlockSpec& spec = context_.spec.blocks[static_cast<std::size_t>(block)];
+      for (std::size_t first = 0; first < seen.size(); first += at_once) {
+        const auto batch = seen.subspan(first, std::min(at_once, seen.size() - first));
+        std::vector<InputStats> stats = stream.expert_statistics(block, weights, batch, input);
+        for (std::size_t i = 0; i < batch.size(); ++i)
+          judge_expert(spec, mixture, *batch[i].expert, input, std::exchange(stats[i], InputStats(1)), group);
+      }
+    };
+    for (const ExpertInput input : {ExpertInput::kOfGateAndUp, ExpertInput::kOfOutput}) {
+      const auto site_of = [&](const ExpertSpec& expert) {
+        return input == ExpertInput::kOfOutput ? expert.inner : mixture.input;
+      };
+      judge(experts, input, open[{site_of(mixture.experts.front()), Of::kExperts}]);
+      if (mixture.shared) judge(shared, input, open[{site_of(*mixture.shared), Of::kShared}]);
+    }
+  }
+
+  void judge_expert(const BlockSpec& block, const MixtureSpec& mixture, const ExpertSpec& expert,
+                    ExpertInput input, const InputStats& stats, OpenGroup& group) {
+    if (input == ExpertInput::kOfOutput)
+      return judge_readers(block, expert.inner, {{expert.output}}, stats, group);
+    judge_readers(block, mixture.input, {{expert.gate.linear, expert.up.linear}}, stats, group);
+  }
+
+  void judge_readers(const BlockSpec& block, SiteId site, const std::vector<LinearId>& readers,
+                     const InputStats& stats, OpenGroup& group) {
+    std::optional<GramLoss> gram;  // none of an expert that no row came to: its rounding costs nothing here
+    if (stats.tokens() != 0) {
+      check_finite(stats, block, site, source_.checkpoint().path(), context_.compute);
+      gram.emplace(stats, context_.backend, context_.compute);
+    }
+    for (const LinearId id : readers) {
       const LinearSpec& linear = block.at(id);
       const auto planned = place_.find(linear.module);
       if (planned == place_.end()) continue;
-      OpenGroup& group = open[site];
       group.measured.modules.push_back(planned->second);
       group.measured.gram_loss.resize(bits_.size());
       judge_linear(linear, plan_.modules[planned->second].scheme, gram, group);
     }
   }
 
-  void judge_linear(const LinearSpec& linear, QuantScheme scheme, GramLoss& gram, OpenGroup& group) {
+  void judge_linear(const LinearSpec& linear, QuantScheme scheme, std::optional<GramLoss>& gram,
+                    OpenGroup& group) {
     const ZeroedNumbers<float> weight = source_.weight(linear, pool_);
     for (std::size_t b = 0; b < bits_.size(); ++b) {
       if (bits_[b] == kDenseBits) continue;
       scheme.bits = bits_[b];
       const QuantizedMatrix matrix =
           round_to_nearest(weight, linear.out_features, linear.in_features, scheme, pool_);
-      group.measured.gram_loss[b] += sum_in_order(row_losses(matrix, weight, gram, pool_));
+      if (gram) group.measured.gram_loss[b] += sum_in_order(row_losses(matrix, weight, *gram, pool_));
       if (b != 0) continue;
       ZeroedNumbers<float> value(matrix.codes.size());
       dequantize(matrix, value, pool_);
@@ -112,10 +158,12 @@ void swap_weights(OpenGroup& group, BlockWeights& weights) {
 
 }  // namespace
 
-// The readers of a site are what engines run as one product, so they are one group.
+// The readers of a site are one group; a mixture has two of its experts and two of the shared one.
 std::int64_t groups_of(const ModelSpec& spec) {
   std::int64_t groups = 0;
-  for (const BlockSpec& block : spec.blocks) groups += std::ssize(block.sites);
+  for (const BlockSpec& block : spec.blocks)
+    for (const SublayerSpec& part : block.sublayers)
+      groups += std::holds_alternative<MixtureSpec>(part.mixer) ? 4 : std::ssize(part.sites);
   return groups;
 }
 

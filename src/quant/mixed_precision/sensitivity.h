@@ -8,7 +8,11 @@
 // in a small disturbance, so it falls with more bits as the Gram loss does and adds up over groups; at many
 // bits it could not be measured beside the arithmetic's own noise, and the Gram loss can.
 //
-// A group is what engines run as one product: q, k and v; gate and up; o; down. One pass over the blocks.
+// A group is what engines run as one product: q, k and v; gate and up; o; down. Of a mixture of experts gate
+// and up of all experts of a layer are one, and all their outputs: G_e is summed over the rows that the
+// router sends to expert e, so that an expert counts as often as it is asked for, and losses are summed over
+// the experts. One pass over the blocks; Gram matrices of experts are collected for as many at a time as the
+// plan says (Plan::experts_at_once), in a pass over the samples each.
 #pragma once
 #include <functional>
 #include <optional>
@@ -30,10 +34,10 @@ struct MeasuredGroup {
   std::vector<double> loss;
 };
 
-// For plan.candidate_bits. Groups in model order. `on_step` after each block; may throw.
-// Of a model: the readers of a site are one.
+// Of a model, at most.
 std::int64_t groups_of(const ModelSpec& spec);
 
+// For plan.candidate_bits. Groups in model order. `on_step` after each block; may throw.
 std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
                                               const ModelSpec& spec, const CalibrationSet& calibration,
                                               Backend& backend, const std::function<void()>& on_step);

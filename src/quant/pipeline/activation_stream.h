@@ -86,12 +86,14 @@ class ActivationStream {
   InputStats statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                         RowSample* rows = nullptr, std::int64_t gram_tokens = kAllTokens);
   // How many rows the router of the block's mixture sends to each expert.
-  std::vector<std::int64_t> routed_rows(int block, const DeviceWeights& weights);
+  std::vector<std::int64_t> routed_rows(int block, const DeviceWeights& weights,
+                                        Samples samples = Samples::kAll);
   // What these experts read, chunk after chunk: `see` is told which of them. An expert without rows in a
   // chunk is not shown. On one device.
   void each_expert_input(int block, const DeviceWeights& weights, std::span<const SeenExpert> experts,
                          ExpertInput input,
-                         const std::function<void(std::size_t expert, const TensorView& x)>& see);
+                         const std::function<void(std::size_t expert, const TensorView& x)>& see,
+                         Samples samples = Samples::kAll);
   // Statistics of what these experts read, of one width; rows are summed in their own order, so that an
   // expert's do not depend on who is asked for beside it; with `rows`, some of them as they are. One pass
   // over the samples, and a Gram sum for each expert; on one device.

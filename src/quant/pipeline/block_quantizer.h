@@ -29,5 +29,7 @@ namespace llmq {
 
 void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream);
 void quantize_block_by_rounding(QuantizeRun& run, int block);
+// The linears of plan.tower.
+void round_tower(QuantizeRun& run);
 
 }  // namespace llmq

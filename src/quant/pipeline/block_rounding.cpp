@@ -38,4 +38,16 @@ void quantize_block_by_rounding(QuantizeRun& run, int block) {
   }
 }
 
+void round_tower(QuantizeRun& run) {
+  for (const PlannedModule& planned : run.plan.tower) {
+    LinearSpec linear;
+    linear.module = planned.module;
+    linear.weight.tensor = planned.module + ".weight";
+    linear.out_features = planned.out_features, linear.in_features = planned.in_features;
+    linear.parts = {linear.out_features};
+    round_linear(run, linear, planned);
+    return_freed_memory();
+  }
+}
+
 }  // namespace llmq

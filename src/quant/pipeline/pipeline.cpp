@@ -155,7 +155,8 @@ void report_progress(QuantizeRun& run, Progress& progress) {
   const std::size_t per_block = run.plan.modules.size() / std::max<std::size_t>(run.spec.blocks.size(), 1);
   run.on_linear = [&run, &progress, per_block](const PlannedModule& module, const ModuleReport& report) {
     const std::size_t done = run.report.modules.size();
-    const std::string place = fmt::format("{}/{} {}", done, run.plan.modules.size(), module.module);
+    const std::string place =
+        fmt::format("{}/{} {}", done, run.plan.modules.size() + run.plan.tower.size(), module.module);
     const std::string figures =
         run.plan.needs_calibration ? fmt::format("loss {:.3e}, rounding {:.3e}", report.loss, report.rtn_loss)
                                    : fmt::format("error {:.4f}", report.weight_error);
@@ -243,6 +244,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
     const ReportMark before = mark_report(run.report);
     const std::int64_t started_ns = unix_time_ns();
     read_ahead(run, block + 1);
+    if (block == 0) round_tower(run);
     quantize_block_on_samples(run, static_cast<int>(block), stream);
     tell_fewer_rows(run, devices, block);
     finish_block(run, before);
@@ -256,6 +258,7 @@ void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
     const ReportMark before = mark_report(run.report);
     const std::int64_t started_ns = unix_time_ns();
     read_ahead(run, block + 1);
+    if (block == 0) round_tower(run);
     quantize_block_by_rounding(run, static_cast<int>(block));
     finish_block(run, before);
     trace_block(run, block, before, started_ns);
@@ -320,7 +323,8 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   check_dense(run);
   run.memory.mark();
   double total = 0;
-  for (std::size_t i = report.modules.size(); i < plan.modules.size(); ++i) total += work_of(plan.modules[i]);
+  const std::vector<PlannedModule> packed = plan.packed();
+  for (std::size_t i = report.modules.size(); i < packed.size(); ++i) total += work_of(packed[i]);
   Progress progress("quantize", total);
   report_progress(run, progress);
   if (plan.needs_calibration)

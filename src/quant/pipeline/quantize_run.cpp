@@ -22,9 +22,10 @@ QuantizeRun::QuantizeRun(const Plan& of, const LinearSource& from, const ModelSp
       clock(time),
       rounding(std::move(rounds)),
       writing(into),
-      replaced(replaced_weights(of.modules, model)),
+      replaced(replaced_weights(of.packed(), model)),
       never_quantized(of.traits->folds ? model.never_quantized() : std::set<std::string>()) {
   for (const PlannedModule& module : plan.modules) planned[module.module] = &module;
+  for (const PlannedModule& module : plan.tower) planned[module.module] = &module;
 }
 
 std::vector<Backend*> QuantizeRun::devices() const {

@@ -28,7 +28,7 @@ class Readings {
   Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
       : checkpoint_(checkpoint),
         spec_(spec),
-        packed_(replaced_weights(plan.modules, spec)),
+        packed_(replaced_weights(plan.packed(), spec)),
         folded_(plan.traits->folds ? spec.never_quantized() : std::set<std::string>()),
         searches_(plan.traits->searches_by_gram) {}
 
@@ -74,6 +74,32 @@ class Readings {
         if (tensor == nullptr || packed_.count(tensor->name) == 0 || Checkpoint::is_kept(*tensor)) continue;
         bytes += Checkpoint::bytes_to_read(*tensor) * (block.at(id).site == mixture->input ? 4 : 2);
       }
+    }
+    return bytes;
+  }
+
+  // Of a tower that is rounded.
+  std::uint64_t tower(std::span<const PlannedModule> modules) const {
+    std::uint64_t bytes = 0;
+    for (const PlannedModule& m : modules)
+      bytes += Checkpoint::bytes_to_read(checkpoint_.at(m.module + ".weight"));
+    return bytes;
+  }
+
+  // Experts' linears once more, for what the experts give beside what the original ones do
+  // (quant/pipeline/experts/expert_error.cpp).
+  std::uint64_t judged_experts(std::int64_t first, std::int64_t last) const {
+    std::uint64_t bytes = 0;
+    for (std::int64_t b = first; b < last; ++b) {
+      const BlockSpec& block = spec_.blocks[count(b)];
+      const MixtureSpec* const mixture = block.mixture();
+      if (mixture == nullptr) continue;
+      for (const ExpertSpec& expert : mixture->experts)
+        for (const LinearId id : {expert.gate.linear, expert.up.linear, expert.output}) {
+          const StoredTensor* tensor = checkpoint_.find(block.at(id).weight.tensor);
+          if (tensor != nullptr && packed_.count(tensor->name) != 0 && !Checkpoint::is_kept(*tensor))
+            bytes += Checkpoint::bytes_to_read(*tensor);
+        }
     }
     return bytes;
   }
@@ -159,8 +185,12 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
   }
   const bool all_are_read = measures || (finished < blocks && stride != 0);
   add("small linears, kept", readings.kept_linears(all_are_read ? 0 : finished));
+  if (finished == 0) add("the tower's linears to round", readings.tower(plan.tower));
   add("experts' linears, while scales are searched", readings.searched_experts(finished, blocks));
   add("linears to quantize", readings.linears(Of::kPlanned, finished, blocks));
+  if (plan.needs_calibration)
+    add("experts' linears, for what they give beside the original ones",
+        readings.judged_experts(finished, blocks));
   return passes;
 }
 
@@ -184,6 +214,7 @@ std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const M
   for (const PlannedModule& m : plan.modules) planned.insert(m.module);
   // A linear that is not to be quantized is held whole while it is prepared; of all others a band is.
   const bool every_linear = original_chunks(plan) != 0 || plan.target_bits.has_value();
+  for (const PlannedModule& m : plan.tower) whole.insert(m.module + ".weight");
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears)
       if (every_linear || (plan.needs_calibration && planned.count(linear.module) == 0))

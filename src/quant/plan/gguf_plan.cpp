@@ -29,6 +29,14 @@ void check_intent(const Recipe& recipe) {
   if (recipe.versioned)
     fail(ErrorKind::kUnsupported,
          {"a GGUF is one file and has no versions", recipe.source, "output.versioned", "name a .gguf file"});
+  if (recipe.target_bits)
+    fail(ErrorKind::kUnsupported,
+         {"a budget of bits is not for format gguf, whose mixes choose types themselves", recipe.source,
+          "target_bits", "write scheme: q4_k_m"});
+  if (recipe.vision)
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF has the decoder alone, and its vision tower would be a file of its own", recipe.source,
+          "vision", "write format: compressed-tensors, or leave it out"});
 }
 
 void resolve_importance(const Recipe& recipe, GgufPlan& plan) {

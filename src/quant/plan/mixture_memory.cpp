@@ -44,6 +44,11 @@ std::uint64_t PeakMemory::expert_rows(const MixtureSpec& mixture) const {
                    mixture.experts.size() * (4 + 4));
 }
 
+// Of as many experts as go at once, as prepared.
+std::uint64_t PeakMemory::originals(const MixtureSpec& mixture) const {
+  return experts_at_once_ * 3 * positive(mixture.hidden) * positive(mixture.width) * element_;
+}
+
 void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture, std::uint64_t joined,
                              std::vector<std::vector<MemoryItem>>& moments) const {
   bool rounds_inputs = false;
@@ -80,6 +85,8 @@ void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
     add("a Gram square, prepared, a sample of the experts' rows and one linear",
         4 * h * h + unless_on_device(element_ * h * h) + sampled_rows(mixture) * h * 4 + largest * 4,
         h * h * 4, sampled * h);
+  add("the original experts of a pass beside the rounded ones, and what both give",
+      unless_on_device(originals(mixture)) + 3 * h * positive(mixture.width) * 4 + 2 * chunk_ * h * 4, 0, 0);
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
     const std::uint64_t k = input.channels, n = k * input.rows, grams = (input.at_once * k * k + h * h) * 4,
                         rows = sampled * (input.at_once * k + h);
@@ -118,6 +125,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec&
                std::min(positive(GramLoss::rows_at_once(static_cast<std::int64_t>(k), device_scratch_)),
                         rows);
   };
+  add("the original experts of a pass beside the rounded ones", originals(mixture));
   if (searches())
     add("a prepared Gram square and rows that a search judges", judged(h, sampled_rows(mixture)));
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {

@@ -63,6 +63,8 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
       chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
   for (const PlannedModule& m : plan.modules) planned_.emplace(m.module, m.scheme);
+  for (const PlannedModule& m : plan.tower)
+    largest_of_tower_ = std::max(largest_of_tower_, positive(m.out_features) * positive(m.in_features));
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears)
       if (is_planned(linear)) largest_planned_ = std::max(largest_planned_, weights_of(linear));
@@ -77,7 +79,7 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
 }
 
 std::vector<std::vector<MemoryItem>> PeakMemory::rounded() const {
-  std::uint64_t largest = 0;
+  std::uint64_t largest = largest_of_tower_;
   for (const BlockSpec& block : spec_.blocks)
     for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
   return {reading(), with_base({{"band of a tensor as it is copied", largest_band_}}),
@@ -123,6 +125,12 @@ std::vector<std::vector<MemoryItem>> PeakMemory::calibrated() const {
   std::vector<std::vector<MemoryItem>> moments = {reading()};
   for (const BlockSpec& block : spec_.blocks)
     for (const SublayerSpec& part : block.sublayers) add_sublayer(block, part, moments);
+  if (largest_of_tower_ != 0)
+    moments.push_back(with_base(
+        {{"program while it computes", kComputingBytes},
+         {"activations of all samples and of one chunk", has_own_memory_ ? held(tokens_) : stream()},
+         {"the original model's samples", has_own_memory_ ? held(original_tokens_) : original()},
+         {"one linear of the tower in FP32, and its codes", largest_of_tower_ * 5}}));
   for (std::vector<MemoryItem>& moment : moments) {
     moment.push_back(written_meanwhile());
     moment.push_back({"between the heap's blocks", std::min(total_bytes(moment) / kHeapGaps, kMostGaps)});
@@ -158,6 +166,12 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
       weights += n;
       worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4)});
     }
+    // The sums of as many experts as go at once lie beside what is worked on.
+    std::uint64_t experts = 0;
+    if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)
+      for (const std::int64_t channels : {mixture->hidden, mixture->width})
+        experts = std::max(experts, experts_at_once_ * positive(channels) * positive(channels) * (4 + 4) +
+                                        expert_rows(*mixture));
     buffers = std::max(buffers, scratch(block));
     moments.push_back(
         with_base({{"program while it computes", kComputingBytes},
@@ -165,6 +179,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
                    probes,
                    {"stage buffers", scratch(block)},
                    {"a block as prepared, and rounded", 2 * weights * element_},
+                   {"Gram triangles of experts, a chunk's sums and one expert's rows", experts},
                    {"Gram triangle, its square; or a linear, its codes, dequantized", worked_on}}));
   }
   const std::uint64_t vocabulary = positive(spec_.vocab_size);

@@ -141,6 +141,7 @@ class PeakMemory {
   static std::uint64_t joined(const BlockSpec& block, const SublayerSpec& part);
   // Rows of one expert and what it makes of them, of one chunk.
   std::uint64_t expert_rows(const MixtureSpec& mixture) const;
+  std::uint64_t originals(const MixtureSpec& mixture) const;
   void add_output(const BlockSpec& block, const SublayerSpec& part, LinearId output,
                   std::vector<std::vector<MemoryItem>>& moments) const;
   // The linear whose rows take part in the fold of this linear's input; null where nothing does.
@@ -155,8 +156,8 @@ class PeakMemory {
   std::uint64_t device_scratch_, lanes_, gram_rows_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t experts_at_once_;
-  std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,
-                                                              slab_ = 0, largest_planned_ = 0;
+  std::uint64_t element_, threads_, length_, tokens_, chunk_,
+      original_tokens_ = 0, largest_band_ = 0, slab_ = 0, largest_planned_ = 0, largest_of_tower_ = 0;
   std::map<std::string, QuantScheme> planned_;
 };
 

@@ -15,6 +15,7 @@
 #include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "quant/plan/plan_limits.h"
+#include "quant/plan/tower_plan.h"
 #include "quant/plan/uncalibrated_blocks.h"
 
 namespace llmq {
@@ -193,7 +194,6 @@ void check_float_codes(const Plan& plan, const std::string& source) {
 // What a mixture of experts asks for that is not calibrated; empty: nothing does.
 std::string uncalibrated_in_mixtures(const Plan& plan) {
   if (plan.kv_cache) return "quantized KV cache";
-  if (plan.target_bits) return "budget of bits";
   return plan.devices.empty() ? "" : "run on several devices";
 }
 
@@ -355,6 +355,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   check_float_codes(plan, recipe.source);
   suit_to_blocks(recipe, spec, plan);
   check_expressible(plan.format, plan.modules);
+  plan_tower(recipe, checkpoint, spec, plan);
   if (!format.column_groups_warning.empty() && plan.modules.front().column_groups)
     plan.warnings.emplace_back(format.column_groups_warning);
   plan.kv_cache = recipe.kv_cache;
@@ -388,5 +389,11 @@ std::int64_t Plan::gram_tokens() const {
 }
 
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
+
+std::vector<PlannedModule> Plan::packed() const {
+  std::vector<PlannedModule> all = modules;
+  all.insert(all.end(), tower.begin(), tower.end());
+  return all;
+}
 
 }  // namespace llmq

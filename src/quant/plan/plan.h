@@ -42,6 +42,7 @@ struct Plan : MethodOptions {
   std::string format;
   Compute compute = Compute::kBFloat16;
   std::vector<PlannedModule> modules;  // in model order
+  std::vector<PlannedModule> tower;    // linears of a vision tower, rounded to nearest
   std::vector<std::string> ignored;    // linears left dense, checkpoint names
   CalibrationRequest calibration;
   std::optional<KvCacheType> kv_cache;  // scales of keys and values are calibrated and written
@@ -65,7 +66,8 @@ struct Plan : MethodOptions {
 
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
   std::int64_t gram_tokens() const;
-  double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros
+  double bits_per_weight() const;  // over the quantized linears of the decoder: codes, scales, zeros
+  std::vector<PlannedModule> packed() const;  // everything that is packed: the modules, and the tower's
 };
 
 // Whether o and down make up for part of what earlier rounding did (quant/pipeline/upstream_error.h).

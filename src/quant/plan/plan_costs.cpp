@@ -144,10 +144,10 @@ PlanCosts estimate_costs(const Plan& plan, const Checkpoint& checkpoint, const M
   costs.bytes_in = checkpoint.tensor_bytes();
   costs.reads = read_passes(plan, checkpoint, spec);
   std::uint64_t weights = 0;
-  for (const PlannedModule& m : plan.modules)
-    weights += static_cast<std::uint64_t>(m.out_features * m.in_features);
-  costs.bytes_out = dense_bytes(checkpoint, plan.modules) +
-                    static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, plan.modules) *
+  const std::vector<PlannedModule> packed = plan.packed();
+  for (const PlannedModule& m : packed) weights += static_cast<std::uint64_t>(m.out_features * m.in_features);
+  costs.bytes_out = dense_bytes(checkpoint, packed) +
+                    static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, packed) *
                                                static_cast<double>(weights) / 8);
   return costs;
 }

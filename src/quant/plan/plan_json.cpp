@@ -7,7 +7,7 @@ namespace llmq {
 
 Json plan_json(const Plan& plan, const PlanCosts& costs) {
   Json planned = Json::array();
-  for (const PlannedModule& m : plan.modules)
+  for (const PlannedModule& m : plan.packed())
     planned.push_back(Json::object({{"module", Json(m.module)},
                                     {"scheme", Json(m.scheme.text())},
                                     {"shape", Json::array({Json(m.out_features), Json(m.in_features)})}}));

@@ -163,6 +163,7 @@ const auto kKeys = std::to_array<Key>({
     {"kv_cache.dtype", [](Recipe& r, const Yaml& v) { r.kv_cache = kKvCacheTypes.read(v); }},
     {"ignore", [](Recipe& r, const Yaml& v) { r.ignore = read_names(v); }},
     {"overrides", apply_overrides},
+    {"vision", [](Recipe& r, const Yaml& v) { r.vision = read_scheme(v); }},
     {"target_bits", [](Recipe& r, const Yaml& v) { r.target_bits = read_number(v, 1, 32); }},
     {"mixed.bits", apply_mixed_bits},
     {"mixed.samples", [](Recipe& r, const Yaml& v) { r.mixed.samples = read_integer(v, 1, kMany); }},

@@ -77,7 +77,8 @@ struct Recipe : MethodOptions {
       targets;  // llm-compressor's `targets`: names or re:patterns; empty: every linear of the blocks
   std::vector<std::string> ignore = {"lm_head"};
   std::vector<SchemeOverride> overrides;
-  std::optional<double> target_bits;  // bits per weight that mixed precision may spend
+  std::optional<SchemeRequest> vision;  // of a tower beside the decoder; none: it stays as it is
+  std::optional<double> target_bits;    // bits per weight that mixed precision may spend
   MixedRequest mixed;
   GgufOptions gguf;
   ActivationRange activations;

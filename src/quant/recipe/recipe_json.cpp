@@ -108,7 +108,7 @@ Json given_only(const Json& json) {
 Recipe read(const Json& json, const std::string& file) {
   Json plain = given_only(json);
   Json taken = Json::object();
-  for (const char* key : {"source", "notes", "targets", "scheme", "overrides"})
+  for (const char* key : {"source", "notes", "targets", "scheme", "vision", "overrides"})
     if (const Json* value = plain.find(key);
         value != nullptr && !(key == std::string_view("scheme") && value->is_string())) {
       taken[key] = *value;
@@ -120,6 +120,7 @@ Recipe read(const Json& json, const std::string& file) {
     if (key == "notes") recipe.notes = names_of(value);
     if (key == "targets") recipe.targets = names_of(value);
     if (key == "scheme") recipe.scheme = scheme_of(value, file);
+    if (key == "vision") recipe.vision = scheme_of(value, file);
     if (key == "overrides")
       for (const Json& one : value.items())
         recipe.overrides.push_back({one.at("match").as_string(), scheme_of(one.at("scheme"), file)});
@@ -156,6 +157,7 @@ Json Recipe::to_json() const {
       {"targets", text_list(targets)},
       {"ignore", text_list(ignore)},
       {"overrides", overrides_json},
+      {"vision", vision ? scheme_json(*vision) : Json()},
       {"target_bits", target_bits ? Json(*target_bits) : Json()},
       {"mixed", Json::object({{"bits", mixed_bits}, {"samples", Json(mixed.samples)}})},
       {"awq", Json::object({{"grid", Json(awq.grid)},

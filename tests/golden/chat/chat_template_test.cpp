@@ -38,7 +38,7 @@ TEST(ChatTemplateGolden, RendersWhatTransformersRenders) {
     }
     ++rendered;
   }
-  EXPECT_EQ(templates.size(), 8u);
+  EXPECT_EQ(templates.size(), 12u);
   EXPECT_GT(rendered, 200u);
 }
 

@@ -1,6 +1,7 @@
 // Names that configs list fit what each program calls a module: the checkpoint, Transformers, vLLM.
 #include "export/formats/listed_names.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,6 +92,60 @@ TEST(ListedNames, BlocksBehindTheLastAreLeftAlone) {
        {"model.layers.4.mlp.up_proj", "model.layers.6.mlp.up_proj", "model.layers.3.mlp.gate_proj"})
     EXPECT_FALSE(any_fits({ignore.front()}, packed)) << packed;
   EXPECT_THAT(awq_ignore(listed), ElementsAre("layers.46", "model.layers.46", dense.front()));
+}
+
+PlannedModule packed_as(const std::string& name, int bits) {
+  PlannedModule module;
+  module.module = name;
+  module.in_features = module.out_features = 64;
+  module.scheme.bits = bits;
+  module.scheme.symmetric = true;
+  module.scheme.granularity = Granularity::kGroup;
+  module.scheme.group_size = 32;
+  return module;
+}
+
+// vLLM asks for the stack, or for experts.0.gate_proj, whatever the checkpoint calls it.
+TEST(ListedNames, ExpertsOfALayerAreListedAsOne) {
+  std::vector<PlannedModule> modules = {packed_as("model.layers.0.self_attn.q_proj", 4)};
+  std::vector<std::string> dense = {"model.layers.0.block_sparse_moe.gate", "lm_head"};
+  for (int e = 0; e < 2; ++e)
+    for (const char* linear : {"w1", "w2", "w3"}) {
+      for (const auto& [layer, bits] : {std::pair{1, 4}, {2, 8}, {21, 4}})
+        modules.push_back(
+            packed_as(fmt::format("model.layers.{}.block_sparse_moe.experts.{}.{}", layer, e, linear), bits));
+      dense.push_back(fmt::format("model.layers.3.block_sparse_moe.experts.{}.{}", e, linear));
+    }
+  modules.push_back(packed_as("model.layers.4.block_sparse_moe.experts.0.w1", 8));
+  dense.emplace_back("model.layers.4.block_sparse_moe.experts.0.w2");
+  const ListedModules listed{modules, dense};
+  const auto expression = [](int layer) {
+    return fmt::format("^model\\.layers\\.{}\\.block_sparse_moe\\.experts(?:\\.|$)", layer);
+  };
+  const Json config = packed_format("compressed-tensors").config(listed);
+  EXPECT_EQ(
+      config.at("config_groups").at("group_0").at("targets").dump(),
+      Json::array({"model.layers.0.self_attn.q_proj", "re:" + expression(1), "re:" + expression(21)}).dump());
+  EXPECT_EQ(config.at("config_groups").at("group_1").at("targets").dump(),
+            Json::array({"re:" + expression(2), "model.layers.4.block_sparse_moe.experts.0.w1"}).dump());
+  EXPECT_THAT(compressed_ignore(listed),
+              ElementsAre("model.layers.0.block_sparse_moe.gate", "lm_head", "re:" + expression(3),
+                          "model.layers.4.block_sparse_moe.experts.0.w2"));
+  EXPECT_THAT(awq_ignore(listed), ElementsAre("model.layers.0.block_sparse_moe.gate", "lm_head",
+                                              "model.layers.3.block_sparse_moe.experts",
+                                              "model.layers.4.block_sparse_moe.experts.0.w2"));
+  const NamePattern second("re:" + expression(2));
+  EXPECT_TRUE(second.matches("model.layers.2.block_sparse_moe.experts"));
+  EXPECT_TRUE(second.matches("model.layers.2.block_sparse_moe.experts.0.gate_proj"));
+  EXPECT_FALSE(second.matches("model.layers.21.block_sparse_moe.experts.0.w1"));
+  EXPECT_FALSE(second.matches("model.layers.2.block_sparse_moe.experts_gate"));
+  std::vector<std::string> rules;
+  const Json gptq = packed_format("gptq").config(listed);
+  for (const auto& [rule, value] : gptq.at("dynamic").members()) rules.push_back(rule);
+  EXPECT_THAT(
+      rules, ElementsAre("+:" + expression(2), "+:^model\\.layers\\.4\\.block_sparse_moe\\.experts\\.0\\.w1$",
+                         "-:^model\\.layers\\.0\\.block_sparse_moe\\.gate$", "-:" + expression(3),
+                         "-:^model\\.layers\\.4\\.block_sparse_moe\\.experts\\.0\\.w2$"));
 }
 
 }  // namespace

@@ -72,6 +72,32 @@ TEST(DeltaNets, WhatPredictsFurtherTokensIsCarriedAlong) {
   EXPECT_THAT(delta_refusal(other), HasSubstr("nothing in this family reads this tensor"));
 }
 
+// Of a packed checkpoint whose config takes experts beside the model for packed ones.
+TEST(DeltaNets, ForgottenExpertsBesideTheModelAreRefused) {
+  for (const char* tensor :
+       {"mtp.layers.0.mlp.experts.0.up_proj.weight", "mtp.layers.0.mlp.experts.down_proj"}) {
+    ScratchGolden model("qwen3_next");
+    model.tensors[tensor] = scratch_ramp({2, 4, 8});
+    if (std::string(tensor).ends_with(".weight")) model.tensors[tensor] = scratch_ramp({4, 8});
+    const auto ignoring = [&](const Json& ignore) {
+      const Json weights =
+          Json::object({{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 32}});
+      const Json group = Json::object({{"targets", Json::array({"Linear"})}, {"weights", weights}});
+      model.config["quantization_config"] =
+          Json::object({{"quant_method", "compressed-tensors"},
+                        {"format", "pack-quantized"},
+                        {"config_groups", Json::object({{"group_0", group}})},
+                        {"ignore", ignore}});
+      return delta_refusal(model);
+    };
+    EXPECT_THAT(
+        ignoring(Json::array({"lm_head", "re:^model\\."})),
+        ::testing::AllOf(HasSubstr("mtp.layers.0.mlp.experts.0."), HasSubstr("name the module under ignore")))
+        << tensor;
+    EXPECT_EQ(ignoring(Json::array({"lm_head", "re:^model\\.", "re:^mtp\\."})), "") << tensor;
+  }
+}
+
 TEST(DeltaNets, BothLayoutsOfExpertsAreRead) {
   ScratchGolden model("qwen3_5_moe");
   const ModelSpec stacked = spec_of(model);

@@ -1,9 +1,12 @@
 // ModelSpec: what config.json and tensor shapes give, who reads what, and what is refused by name.
 #include "model/model_spec.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/families/nearest_family.h"
+#include "scratch_mixture.h"
 #include "scratch_model.h"
 #include "support/named_parts.h"
 
@@ -249,7 +252,10 @@ TEST(ModelSpec, OtherStructuresThanOlmo2sAreRefused) {
 
 TEST(ModelSpec, UnknownFamiliesAndFieldsAreRefusedByName) {
   EXPECT_THAT(refusal_with("model_type", "gemma9"),
-              HasSubstr("model_type: the family \"gemma9\" is not known here"));
+              ::testing::AllOf(
+                  HasSubstr("model_type: the family \"gemma9\" is not known here; nearest are gemma2 by its "
+                            "name, and llama by its tensors, of which it names and shapes 21 of 21"),
+                  HasSubstr("llama, mistral, ")));
   EXPECT_THAT(refusal_with("architectures", Json::array({"LlamaForSequenceClassification"})),
               HasSubstr("LlamaForSequenceClassification"));
   EXPECT_THAT(refusal_with("hidden_act", "relu2"), HasSubstr("hidden_act: the activation \"relu2\""));
@@ -268,6 +274,27 @@ TEST(ModelSpec, UnknownFamiliesAndFieldsAreRefusedByName) {
   EXPECT_EQ(refusal_with("some_new_field", nullptr), "");
   EXPECT_EQ(refusal_with("rope_interleaved", false), "");
   EXPECT_EQ(refusal_with("transformers.js_config", Json::object({{"dtype", "q4"}})), "");
+}
+
+// By the letters of the name, and by whose structure has the checkpoint's tensors.
+TEST(ModelSpec, AnUnknownFamilyIsToldItsNearestOnes) {
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(edit_distance("qwen3_5", "qwen3_vl"), 2u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  const auto nearest = [](const ScratchModel& model, const char* type) {
+    const Checkpoint checkpoint = model.open();
+    return nearest_families(checkpoint, type);
+  };
+  EXPECT_THAT(nearest(ScratchMixture(), "qwen9_moe"),
+              ::testing::AllOf(HasSubstr("nearest are qwen3_moe by its name"),
+                               HasSubstr("qwen2_moe by its tensors")));
+  EXPECT_THAT(nearest(ScratchMixture(), "zephyrus"), StartsWith("nearest is qwen2_moe by its tensors"));
+  ScratchModel foreign;  // of which no family knows half
+  foreign.tensors.clear();
+  for (int i = 0; i < 20; ++i)
+    foreign.tensors[fmt::format("transformer.h.{}.weight", i)] = scratch_ramp({4, 4});
+  EXPECT_EQ(nearest(foreign, "zephyrus"), "");
+  EXPECT_EQ(nearest(foreign, "llama9"), "nearest is llama by its name");
 }
 
 // Every number of the config at values that overflow, vanish or are of another kind: one clear refusal, no

@@ -348,9 +348,7 @@ TEST(BlockForms, WhatNoMixtureIsCalibratedForIsRefused) {
       EXPECT_EQ(job.output.quantized.count(linear.module), linear.quantizable ? 1u : 0u) << linear.module;
   for (const auto& [recipe, asked] :
        {std::pair{"method: gptq\nkv_cache: {dtype: fp8}\n", "no quantized KV cache"},
-        {"method: awq\ntarget_bits: 4.5\n", "no budget of bits"},
-        {"method: rtn\nkv_cache: {dtype: fp8}\n", "no quantized KV cache"},
-        {"method: rtn\ntarget_bits: 4.5\n", "no budget of bits"}}) {
+        {"method: rtn\nkv_cache: {dtype: fp8}\n", "no quantized KV cache"}}) {
     const std::string text =
         std::string(recipe) + "scheme: w4a16_g8_sym\ncalibration: {sequence_length: 24}\n";
     EXPECT_THAT(

@@ -34,7 +34,7 @@ Chosen choose(const std::string& recipe, int threads = 2) {
   // As an interrupted run finds it in the journal.
   const auto read = read_measured(Json::parse(measured_json(measured).dump(), "journal"), plan);
   EXPECT_TRUE(read.has_value());
-  const MixedPrecision choice = choose_precision(plan, read.value_or(measured), checkpoint);
+  const MixedPrecision choice = choose_precision(plan, spec, read.value_or(measured), checkpoint);
   return {plan_with_bits(plan, choice, "r.yaml", checkpoint, spec, threads, 0), choice.to_json().dump()};
 }
 

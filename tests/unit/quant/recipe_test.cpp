@@ -191,7 +191,7 @@ TEST(Recipe, ReadsBackWhatAReportHolds) {
         "calibration: {text: [a.txt, builtin:c4], samples: 3, sequence_length: 7, seed: 9, shuffle: false, "
         "chat_template: true}\nkv_cache: {dtype: fp8}\nignore: []\n"
         "overrides: [{match: 're:.*down_proj', scheme: w8a16_channel_sym}, {match: q, scheme: fp8_block}]\n"
-        "portable: true\ntarget_bits: 4.3\nmixed: {bits: [3, 16], samples: 2}\n"
+        "portable: true\nvision: w8a16_g64_sym\ntarget_bits: 4.3\nmixed: {bits: [3, 16], samples: 2}\n"
         "awq: {grid: 100, duo_scaling: false, clip: false, salient_fp16: 0.00001}\n"
         "gptq: {damp: 0.03, order: act, refit_scales: false, retry_scales: false, scale_search: minmax, "
         "full_range: false, descent_sweeps: 5, upstream_share: 0.25}\nsmoothquant: {alpha: search}\n"

@@ -73,7 +73,9 @@ TEST_P(GgufTokenizerFamilies, GiveTheIdsOfTokenizerJson) {
 
 INSTANTIATE_TEST_SUITE_P(All, GgufTokenizerFamilies,
                          ::testing::Values(std::pair{"smollm", "smollm"},
-                                           std::pair{"ignore_merges", "llama-bpe"},
+                                           std::pair{"ignore_merges", "llama-bpe"}, std::pair{"glm4", "glm4"},
+                                           std::pair{"glm4", "chatglm-bpe"},
+                                           std::pair{"deepseek3", "deepseek-v3"},
                                            std::pair<const char*, const char*>{"llama2", nullptr}));
 
 TEST(GgufTokenizer, CarriesSpecialTokensAndTemplate) {

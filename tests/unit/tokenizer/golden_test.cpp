@@ -57,8 +57,8 @@ TEST_P(Golden, DecodesAsHuggingFaceDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          ::testing::Values("gpt2", "smollm", "llama3", "qwen2", "llama2", "gemma",
-                                           "metaspace", "ignore_merges", "custom", "deepseek3",
-                                           "tinystories"),
+                                           "metaspace", "ignore_merges", "custom", "deepseek3", "glm4",
+                                           "kimi", "tinystories"),
                          [](const auto& family) { return std::string(family.param); });
 
 }  // namespace

@@ -25,10 +25,11 @@ TensorView stream_of(const MixtureSpec& mixture, DeviceSamples& lane, const Samp
 
 }  // namespace
 
-std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceWeights& weights) {
+std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceWeights& weights,
+                                                        Samples samples) {
   const MixtureSpec& mixture = mixture_of_block(spec(block));
   std::vector<std::int64_t> counts(mixture.experts.size());
-  see_inputs(mixture.input, block, weights, Samples::kAll,
+  see_inputs(mixture.input, block, weights, samples,
              [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
                turn.wait();
                const RoutedRows routed = route_rows(lane.backend(), spec(block), weights[0], mixture, x,
@@ -42,7 +43,7 @@ std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceW
 
 void ActivationStream::each_expert_input(
     int block, const DeviceWeights& weights, std::span<const SeenExpert> experts, ExpertInput input,
-    const std::function<void(std::size_t expert, const TensorView& x)>& see) {
+    const std::function<void(std::size_t expert, const TensorView& x)>& see, Samples samples) {
   if (lanes_.size() != 1)
     fail(ErrorKind::kInternal, "inputs of experts are seen on one device, and there are {}", lanes_.size());
   const MixtureSpec& mixture = mixture_of_block(spec(block));
@@ -52,7 +53,7 @@ void ActivationStream::each_expert_input(
     const std::array<std::size_t, 2> first = {0, static_cast<std::size_t>(x.rows())};
     see(i, inner_rows(backend, weights[0], {experts[i].expert, 1}, first, mixture.activation, x).view);
   };
-  see_inputs(mixture.input, block, weights, Samples::kAll,
+  see_inputs(mixture.input, block, weights, samples,
              [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
                turn.wait();
                const RoutedRows routed =

@@ -15,6 +15,11 @@ std::vector<LinearId> readers_of(const ExpertSpec& expert, ExpertInput input) {
   return {expert.gate.linear, expert.up.linear};
 }
 
+// The first of them.
+std::int64_t place_of_greatest(const std::vector<double>& values) {
+  return std::max_element(values.begin(), values.end()) - values.begin();
+}
+
 }  // namespace
 
 MixtureQuantizer::MixtureQuantizer(BlockState& block, ActivationStream& stream, ScaleFolding& folding,
@@ -42,7 +47,7 @@ void MixtureQuantizer::run() {
     pass_shared(input);
     all_ = {InputStats(1), {}};
   }
-  report(first_module);
+  report(first_module, output_errors());
 }
 
 bool MixtureQuantizer::any_planned(ExpertInput input) const {
@@ -172,7 +177,7 @@ void MixtureQuantizer::quantize_readers(const ExpertSpec& expert, ExpertInput in
 }
 
 // Of each expert: its rows, and the worst relative error of its linears on what they were calibrated on.
-void MixtureQuantizer::report(std::size_t first_module) const {
+void MixtureQuantizer::report(std::size_t first_module, const std::vector<double>& output_errors) const {
   QuantizeReport& report = block_.run.report;
   std::map<std::string, double> errors;
   for (std::size_t i = first_module; i < report.modules.size(); ++i)
@@ -191,6 +196,10 @@ void MixtureQuantizer::report(std::size_t first_module) const {
   }
   std::vector<std::int64_t> sorted = counts_;
   std::sort(sorted.begin(), sorted.end());
+  std::vector<double> by_error = output_errors;
+  std::sort(by_error.begin(), by_error.end());
+  Json errors_of_outputs = Json::array();
+  for (const double error : output_errors) errors_of_outputs.push_back(error);
   if (starved.items().size() != 0)
     report.warnings.push_back(fmt::format(
         "{}: {} of {} experts had fewer than {} calibration tokens, {} of them none: all {} tokens went "
@@ -207,7 +216,12 @@ void MixtureQuantizer::report(std::size_t first_module) const {
                                           {"starved_below", starved_below(mixture_)},
                                           {"starved", std::move(starved)},
                                           {"unreached", std::move(unreached)},
-                                          {"relative_error", std::move(worst)}}));
+                                          {"relative_error", std::move(worst)},
+                                          {"output_error", std::move(errors_of_outputs)},
+                                          {"output_error_min", by_error.front()},
+                                          {"output_error_median", by_error[by_error.size() / 2]},
+                                          {"output_error_max", by_error.back()},
+                                          {"worst_expert", place_of_greatest(output_errors)}}));
 }
 
 }  // namespace llmq

@@ -19,6 +19,8 @@
 // collected for as many experts at a time as the plan says (Plan::experts_at_once), in a pass over the
 // samples each; no result depends on how many they are. First the scales, then gate and up of all experts,
 // then all outputs: no expert reads what another gives.
+//
+// At last each expert's output beside the original expert's on the same rows, for the report.
 #pragma once
 #include <functional>
 
@@ -60,7 +62,8 @@ class MixtureQuantizer {
   void pass_shared(ExpertInput input);
   void quantize_readers(const ExpertSpec& expert, ExpertInput input, SeenInput seen);
   bool is_starved(std::size_t expert) const;
-  void report(std::size_t first_module) const;
+  std::vector<double> output_errors();
+  void report(std::size_t first_module, const std::vector<double>& output_errors) const;
 
   BlockState& block_;
   ActivationStream& stream_;
