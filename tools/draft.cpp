@@ -50,16 +50,11 @@ std::optional<LoadedModel> open_draft(const DraftOptions& options, const LoadedM
 std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const std::optional<LoadedModel>& draft,
                                       const Engine& engine) {
   if (options.draft.empty()) return nullptr;
-  if (engine.spec().state_bytes() > 0) {
-    Log::get().note(
-        fmt::format("speculation (--draft {}) is off: the recurrent state of family {} takes no guess back",
-                    options.draft, engine.spec().family));
-    return nullptr;
-  }
   if (!draft) return make_ngram_drafter();
   Engine::Options load = engine.options();
   load.max_context = std::min(load.max_context, draft->spec.max_position);
   load.head = HeadWeight::kStored;
+  load.kv_window_tokens = 0;  // its windows are others
   load.early = {};
   load.further_members = {};
   Engine loaded = Engine::load(draft->checkpoint, engine.shared_backend(), load);

@@ -26,13 +26,20 @@ Engine load_engine(const LoadedModel& model, const EngineFlags& options, const P
   engine.compute = compute;
   engine.max_context = room.context;
   engine.kv_tokens = room.kv_tokens;
+  engine.kv_window_tokens = room.kv_window_tokens;
   engine.block_size = options.block_size;
   engine.prefix_caching = !options.no_prefix_caching;
-  if (engine.prefix_caching && model.spec.state_bytes() > 0)
+  engine.snapshot_bytes = parse_bytes(options.state_memory, "--state-memory");
+  if (const std::uint64_t one = model.spec.state_bytes(); engine.prefix_caching && one > 0)
     Log::get().note(
-        fmt::format("prefix caching is off: a prompt of family {} goes on from a recurrent state of {}, "
-                    "which is not kept",
-                    model.spec.family, bytes_text(model.spec.state_bytes())));
+        engine.snapshot_bytes < one
+            ? fmt::format(
+                  "prefix caching is off: a prompt of family {} goes on from a recurrent state of {}, "
+                  "and --state-memory has no room for one",
+                  model.spec.family, bytes_text(one))
+            : fmt::format("prefixes are found by copies of the recurrent state, {} of {} at the most "
+                          "(--state-memory)",
+                          engine.snapshot_bytes / one, bytes_text(one)));
   engine.head = head_weight(options.head);
   engine.early = placement.early;
   engine.further_members = placement.further_members;
@@ -81,7 +88,7 @@ ServingOptions serving_options(const EngineFlags& flags, const Room& room, Engin
   ServingOptions serving;
   serving.limits = flags.limits;
   serving.limits.max_model_len = room.context;
-  serving.limits.swap_pages = swap_pages(flags, engine);
+  give_swap_space(flags, engine, serving.limits);
   serving.num_draft_tokens = flags.draft.num_draft_tokens();
   return serving;
 }

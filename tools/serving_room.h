@@ -10,12 +10,12 @@ namespace llmq::tools {
 
 // Positions of the cache and of one context, from what was asked for, what the model has, and memory.
 struct Room {
-  std::int64_t context = 0, kv_tokens = 0;
+  std::int64_t context = 0, kv_tokens = 0, kv_window_tokens = 0;
 };
 // Error(kUsage) where the cache that was asked for does not hold one context.
 Room room_for(const EngineFlags& flags, const GlobalOptions& globals, const ModelSpec& spec, Compute compute);
 
 // Pages on the host for what is pushed out: none where this machine computes them sooner than it copies them.
-std::int32_t swap_pages(const EngineFlags& flags, Engine& engine);
+void give_swap_space(const EngineFlags& flags, Engine& engine, SchedulerLimits& limits);
 
 }  // namespace llmq::tools

@@ -112,10 +112,31 @@ std::unique_ptr<SequenceState> Engine::new_state() const {
   return std::make_unique<SequenceState>(spec.blocks, state_->backends());
 }
 
+SequenceState& Engine::snapshot(std::int32_t slot) {
+  std::vector<std::unique_ptr<SequenceState>>& all = state_->snapshots;
+  const auto place = static_cast<std::size_t>(slot);
+  if (all.size() <= place) all.resize(place + 1);
+  if (!all[place]) all[place] = new_state();
+  return *all[place];
+}
+
+std::int64_t Engine::snapshots_made() const {
+  return std::count_if(state_->snapshots.begin(), state_->snapshots.end(),
+                       [](const auto& made) { return made != nullptr; });
+}
+
+void Engine::take_back(SequenceState& state, std::int64_t length) {
+  state.settle(length, [&](std::size_t block, const RecurrentState& of_block, const DeltaRows& rows) {
+    replay_rows(*state_->backends_of(block).front(), *spec().blocks[block].delta(),
+                state_->blocks[block].front(), rows, of_block);
+  });
+}
+
 Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   state.place(steps);
-  for (SequenceState* const recurrent : state.rows.front().states) recurrent->begin();
+  for (const Step& step : steps)
+    if (step.state != nullptr) step.state->begin(step.saves);
   const auto count = static_cast<std::int64_t>(state.ids.size());
   const NamedRange range(*state.backend, "forward");
   const std::int64_t width = state.spec.hidden_size;

@@ -30,8 +30,14 @@ class Engine {
     Compute compute = Compute::kBFloat16;
     std::int64_t max_context = 2048;  // positions of the rope tables
     std::int64_t kv_tokens = 2048;    // capacity of the KV cache, all sequences together
+    // of these, in layers that a window passes, where their pages have a size of their own; 0: as many
+    std::int64_t kv_window_tokens = 0;
     int block_size = 16;
     bool prefix_caching = true;
+    // Of a model with recurrent states: room for snapshots of them, without which no prefix is found, and so
+    // many positions between two of a prompt (kv_blocks.h). The memory is taken as it is needed.
+    std::uint64_t snapshot_bytes = std::uint64_t{1} << 30;
+    std::int64_t snapshots_apart = 64;
     HeadWeight head = HeadWeight::kStored;
     std::optional<KvType> kv;  // of the KV cache; the compute type's numbers when absent
     // What the model reads once, when its pages are INT8 or INT4, to find coordinates in which they lose
@@ -78,6 +84,12 @@ class Engine {
   // What a sequence of this model leaves beside its pages; null: nothing (docs/adr/0023-recurrent-state.md).
   std::unique_ptr<SequenceState> new_state() const;
 
+  // One of cache().blocks().snapshots().
+  SequenceState& snapshot(std::int32_t slot);
+  std::int64_t snapshots_made() const;  // that have memory
+  // Guesses that `state` has read from `length` on were wrong (SequenceState::guess_from).
+  void take_back(SequenceState& state, std::int64_t length);
+
   // `tokens` of a sequence stand at positions first, first + 1, ...; `tables` has its blocks by page group,
   // with room for them.
   struct Step {
@@ -86,6 +98,8 @@ class Engine {
     std::span<const PageTable> tables;
     const PreparedAdapter* adapter = nullptr;
     SequenceState* state = nullptr;  // of a model that has one; at `first`, or at any length where that is 0
+    std::span<const StateSave> saves =
+        {};  // of that state, at positions behind `first` that the step reaches
   };
   // Final-normed hidden states of all rows, compute dtype [T, hidden_size]; keys and values go to the pages.
   Buffer forward(std::span<const Step> steps);

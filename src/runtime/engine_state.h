@@ -48,7 +48,10 @@ struct Engine::State {
   std::unique_ptr<PreparedWeight> head;
   Buffer logits;  // grows to the largest asked for
   // Of one step, kept so that the next allocates nothing.
+  std::vector<std::unique_ptr<SequenceState>> snapshots;  // by place, once there was one
   std::vector<BatchRows> rows;  // by page group: the same rows, by the pages of each
+  std::vector<std::vector<std::vector<std::int32_t>>>
+      in_pool;  // by page group and step, beside the first pool
   std::vector<std::int32_t> ids;
   std::vector<MemberBlock> in_block;
   TensorView embedded;  // of this step's rows, where blocks have an embedding
@@ -70,13 +73,16 @@ struct Engine::State {
         contexts(contexts_of(share, members, with)),
         early_context(early_context_of(spec, with)),
         cache(share, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens,
-              with.block_size, with.prefix_caching && share.state_bytes() == 0),
-        rows(cache.blocks().groups()) {
+              with.block_size, with.prefix_caching && (share.state_bytes() == 0 || room_for_snapshots() > 0),
+              with.kv_window_tokens),
+        rows(cache.blocks().groups()),
+        in_pool(cache.blocks().groups()) {
     if (options.kv && options.kv->packed && early_context)
       fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only",
                                      {},
                                      "--kv-cache-dtype",
                                      "leave it out, or leave --gpu-layers out"});
+    if (share.state_bytes() > 0) cache.blocks().keep_snapshots(room_for_snapshots(), with.snapshots_apart);
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       blocks.push_back(load_block_shares(backends_of(block), options.compute, source, spec.blocks[block],
@@ -92,6 +98,11 @@ struct Engine::State {
     prepare_packed_pages(source);
     served.push_back({options.head == HeadWeight::kInt8 ? "head, rounded to 8 bits" : "head", head->kernel, 1,
                       head->bytes});
+  }
+
+  std::int32_t room_for_snapshots() const {
+    return static_cast<std::int32_t>(
+        std::min<std::uint64_t>(options.snapshot_bytes / share.state_bytes(), INT32_MAX));
   }
 
   // On one device; member_spec() refuses several.
@@ -282,6 +293,10 @@ struct Engine::State {
         (step.state == nullptr || (step.first != 0 && step.state->length() != step.first)))
       fail(ErrorKind::kInternal, "a sequence goes on at position {}, where its recurrent state is not",
            step.first);
+    for (const StateSave& save : step.saves)
+      if (step.state == nullptr || save.position <= step.first || save.position > length)
+        fail(ErrorKind::kInternal, "a step of positions {} to {} leaves no state of {}", step.first, length,
+             save.position);
     if (step.tables.size() != rows.size())
       fail(ErrorKind::kInternal, "a sequence has {} tables for {} page groups", step.tables.size(),
            rows.size());
@@ -304,16 +319,28 @@ struct Engine::State {
     }
     for (std::size_t group = 0; group < rows.size(); ++group) place(steps, group, rows[group]);
   }
-  void place(std::span<const Step> steps, std::size_t group, BatchRows& into) const {
+  // Pages as their pool counts them.
+  const std::vector<std::int32_t>& places_in_pool(const std::vector<std::int32_t>& pages, std::size_t group,
+                                                  std::size_t step) {
+    const std::int32_t begin = cache.blocks().begin_of(cache.blocks().pool_of(group));
+    if (begin == 0) return pages;
+    std::vector<std::int32_t>& own = in_pool[group][step];
+    own.clear();
+    for (const std::int32_t page : pages) own.push_back(page == kNoBlock ? kNoBlock : page - begin);
+    return own;
+  }
+  void place(std::span<const Step> steps, std::size_t group, BatchRows& into) {
     into.positions.clear();
     into.slots.clear();
     into.sequences.clear();
     into.adapters.clear();
     into.states.clear();
     std::int64_t at = 0;
-    for (const Step& step : steps) {
+    if (in_pool[group].size() < steps.size()) in_pool[group].resize(steps.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const Step& step = steps[i];
       const auto count = static_cast<std::int64_t>(step.tokens.size());
-      const std::vector<std::int32_t>& table = step.tables[group].blocks;
+      const std::vector<std::int32_t>& table = places_in_pool(step.tables[group].blocks, group, i);
       if (const PreparedAdapter* adapter = step.adapter ? step.adapter : usual_adapter.get();
           adapter != nullptr && count > 0)
         into.adapters.push_back({at, count, adapter});

@@ -35,14 +35,43 @@ std::int64_t most_kv_blocks(std::span<const KvWindow> groups, int block_size, st
 }
 
 KvBlocks::KvBlocks(std::int32_t blocks, int block_size, bool prefix_caching, std::vector<KvWindow> groups)
+    : KvBlocks(std::span(&blocks, 1), block_size, prefix_caching, groups,
+               std::vector<std::size_t>(groups.size(), 0)) {}
+
+KvBlocks::KvBlocks(std::span<const std::int32_t> pools, int block_size, bool prefix_caching,
+                   std::vector<KvWindow> groups, std::vector<std::size_t> pool_of)
     : block_size_(block_size),
       prefix_caching_(prefix_caching),
       windows_(std::move(groups)),
+      pool_of_(std::move(pool_of)),
       published_(windows_.size()) {
-  if (blocks < 1 || block_size < 1 || windows_.empty())
-    fail(ErrorKind::kUsage, "a KV cache of {} blocks of {} positions holds nothing", blocks, block_size);
-  blocks_.resize(static_cast<std::size_t>(blocks));
-  for (std::int32_t block = 0; block < blocks; ++block) link(block, last_, -1);
+  for (const std::int32_t blocks : pools) {
+    if (blocks < 1 || block_size < 1 || windows_.empty())
+      fail(ErrorKind::kUsage, "a KV cache of {} blocks of {} positions holds nothing", blocks, block_size);
+    pools_.push_back({total(), blocks});
+    blocks_.resize(blocks_.size() + static_cast<std::size_t>(blocks));
+    for (std::int32_t block = pools_.back().begin; block < total(); ++block)
+      link(block, pools_.back().last, -1);
+  }
+  for (const std::size_t pool : pool_of_) ++pools_.at(pool).groups;
+}
+
+std::int32_t KvBlocks::free() const {
+  std::int32_t sum = 0;
+  for (const Pool& pool : pools_) sum += pool.free;
+  return sum;
+}
+
+std::size_t KvBlocks::pool_of_block(std::int32_t block) const {
+  std::size_t pool = pools_.size() - 1;
+  while (pools_[pool].begin > block) --pool;
+  return pool;
+}
+
+std::int64_t KvBlocks::positions() const {
+  std::int32_t most = 0;
+  for (const Pool& pool : pools_) most = std::max(most, pool.count / pool.groups);
+  return most * std::int64_t{block_size_};
 }
 
 bool KvBlocks::has_windows() const {
@@ -50,9 +79,11 @@ bool KvBlocks::has_windows() const {
                      [](const KvWindow& window) { return window.positions != 0; });
 }
 
-std::int64_t KvBlocks::missing_blocks(const KvTable& table, std::int64_t positions, std::int64_t step) const {
+std::int64_t KvBlocks::missing_blocks(const KvTable& table, std::int64_t positions, std::int64_t step,
+                                      std::size_t pool) const {
   std::int64_t missing = 0;
   for (std::size_t group = 0; group < windows_.size(); ++group) {
+    if (pool_of_[group] != pool) continue;
     const auto passed = static_cast<std::int64_t>(table.groups[group].passed),
                has = static_cast<std::int64_t>(table.groups[group].blocks.size()) - passed,
                wanted = std::min(blocks_for(positions) - passed,
@@ -62,25 +93,43 @@ std::int64_t KvBlocks::missing_blocks(const KvTable& table, std::int64_t positio
   return missing;
 }
 
-// Between two neighbours of the free list, -1 for none.
+bool KvBlocks::holds(std::int64_t positions, std::int64_t step) const {
+  for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+    std::int64_t most = 0;
+    for (std::size_t group = 0; group < windows_.size(); ++group)
+      if (pool_of_[group] == pool) most += most_kv_blocks(windows_[group], block_size_, positions, step);
+    if (most > pools_[pool].count) return false;
+  }
+  return true;
+}
+
+bool KvBlocks::has_room(const KvTable& table, std::int64_t positions, std::int64_t step) const {
+  for (std::size_t pool = 0; pool < pools_.size(); ++pool)
+    if (missing_blocks(table, positions, step, pool) > pools_[pool].free) return false;
+  return true;
+}
+
+// Between two neighbours of its pool's free list, -1 for none.
 void KvBlocks::link(std::int32_t block, std::int32_t before, std::int32_t after) {
+  Pool& pool = pools_[pool_of_block(block)];
   at(block).before = before;
   at(block).after = after;
-  (before < 0 ? first_ : at(before).after) = block;
-  (after < 0 ? last_ : at(after).before) = block;
-  ++free_;
+  (before < 0 ? pool.first : at(before).after) = block;
+  (after < 0 ? pool.last : at(after).before) = block;
+  ++pool.free;
 }
 
 void KvBlocks::unlink(std::int32_t block) {
+  Pool& pool = pools_[pool_of_block(block)];
   const Block& gone = at(block);
-  (gone.before < 0 ? first_ : at(gone.before).after) = gone.after;
-  (gone.after < 0 ? last_ : at(gone.after).before) = gone.before;
-  --free_;
+  (gone.before < 0 ? pool.first : at(gone.before).after) = gone.after;
+  (gone.after < 0 ? pool.last : at(gone.after).before) = gone.before;
+  --pool.free;
 }
 
 // The caller knows that there is one.
-std::int32_t KvBlocks::take() {
-  const std::int32_t block = first_;
+std::int32_t KvBlocks::take(std::size_t group) {
+  const std::int32_t block = pools_[pool_of_[group]].first;
   if (block < 0) fail(ErrorKind::kInternal, "a block was taken from an empty list");
   withdraw(block);
   retain(block);
@@ -93,15 +142,17 @@ void KvBlocks::retain(std::int32_t block) {
 
 void KvBlocks::release(std::int32_t block) {
   if (--at(block).references > 0) return;
+  const Pool& pool = pools_[pool_of_block(block)];
   if (at(block).key)
-    link(block, last_, -1);
+    link(block, pool.last, -1);
   else
-    link(block, -1, first_);
+    link(block, -1, pool.first);
 }
 
 void KvBlocks::withdraw(std::int32_t block) {
   if (!at(block).key) return;
   published_[at(block).group].erase(*at(block).key);
+  if (snapshots_) snapshots_->withdraw(*at(block).key);
   at(block).key.reset();
 }
 
@@ -131,6 +182,7 @@ std::size_t KvBlocks::passed(std::size_t group, std::int64_t length) const {
 std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t> tokens) {
   if (table.length != 0)
     fail(ErrorKind::kInternal, "a prefix is looked up for a sequence of {} positions", table.length);
+  table.found = table.parts_at = 0;
   if (!prefix_caching_ || !table.shares || tokens.empty()) return 0;
   const auto size = static_cast<std::size_t>(block_size_);
   std::size_t usable = 0;                                 // blocks
@@ -149,7 +201,11 @@ std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t>
       is_usable &= unbroken[group] >= count - passed(group, static_cast<std::int64_t>(count * size));
       goes_on &= there || windows_[group].positions != 0;
     }
-    if (is_usable) usable = count;
+    if (!is_usable) continue;
+    if (!snapshots_ || snapshots_->has(key))
+      usable = count;
+    else
+      table.parts_at = static_cast<std::int64_t>(count * size);
   }
   table.keys.resize(usable + 1);
   table.length = static_cast<std::int64_t>(usable * size);
@@ -163,7 +219,71 @@ std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t>
       else
         retain(own.blocks[i]);
   }
-  return table.length;
+  return table.found = table.length;
+}
+
+std::int32_t KvBlocks::snapshot_of(const KvTable& table) {
+  return snapshots_ && table.length > 0 ? snapshots_->use(table.keys.back()) : kNoSnapshot;
+}
+
+void KvBlocks::take_places(const KvTable& table, std::uint64_t sequence, std::int64_t prompt,
+                           std::int64_t first, std::int64_t end, std::vector<SnapshotPlace>& places) {
+  if (!snapshots_ || !prefix_caching_ || !table.shares) return;
+  const std::int64_t last = (prompt - 1) / block_size_ * block_size_;
+  std::int64_t before = table.found;
+  for (const std::int64_t position : {std::min(table.parts_at, last), last}) {
+    if (position - before < apart_) continue;
+    before = position;
+    if (position <= first || position > end) continue;
+    if (const auto slot = snapshots_->take()) places.push_back({sequence, position, *slot});
+  }
+}
+
+void KvBlocks::take_place_of_answer(const KvTable& table, const SnapshotPlace& last, std::uint64_t sequence,
+                                    std::int64_t prompt, std::int64_t first, std::int64_t end,
+                                    std::vector<SnapshotPlace>& places) {
+  if (!snapshots_ || !prefix_caching_ || !table.shares) return;
+  const std::int64_t position = end / block_size_ * block_size_;
+  if (position <= first || position - std::max(last.position, prompt) < apart_) return;
+  std::int32_t slot = last.slot;
+  if (slot == kNoSnapshot) {
+    if (2 * (of_answers_ + 1) > snapshots_->total()) return;
+    const auto taken = snapshots_->take();
+    if (!taken) return;
+    slot = *taken;
+    ++of_answers_;
+  }
+  places.push_back({sequence, position, slot, true});
+}
+
+void KvBlocks::drop(const SnapshotPlace& place) {
+  of_answers_ -= place.of_answer;
+  snapshots_->give_back(place.slot);
+}
+
+// Where the pages of the prefix are not there for others, nobody would find it.
+void KvBlocks::offer(const KvTable& table, const SnapshotPlace& place) {
+  const auto index = static_cast<std::size_t>(place.position / block_size_);
+  const auto is_there = [&](const std::map<BlockKey, std::int32_t>& published) {
+    return published.count(table.keys[index]) != 0;
+  };
+  if (index < table.keys.size() && std::all_of(published_.begin(), published_.end(), is_there))
+    snapshots_->offer(place.slot, table.keys[index]);
+  else
+    snapshots_->give_back(place.slot);
+  of_answers_ -= place.of_answer;
+}
+
+// Whether every pool has the wanted(group, of the table) blocks of its groups.
+template <class Wanted>
+bool KvBlocks::has_free(const KvTable& table, const Wanted& wanted) const {
+  for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+    std::int64_t all = 0;
+    for (std::size_t group = 0; group < windows_.size(); ++group)
+      if (pool_of_[group] == pool) all += wanted(group, table.groups[group]);
+    if (all > pools_[pool].free) return false;
+  }
+  return true;
 }
 
 bool KvBlocks::reserve(KvTable& table, std::int64_t length, std::vector<BlockCopy>& copies) {
@@ -171,21 +291,37 @@ bool KvBlocks::reserve(KvTable& table, std::int64_t length, std::vector<BlockCop
   const bool part_used = table.length % block_size_ != 0;
   const auto shared = [&](const PageTable& own) { return part_used && at(own.blocks.back()).references > 1; };
   const std::int64_t more = blocks_for(length) - blocks_for(table.length);
-  std::int64_t wanted = 0;
-  for (const PageTable& own : table.groups) wanted += more + (shared(own) ? 1 : 0);
-  if (wanted > free_) return false;
-  for (PageTable& own : table.groups) {
+  if (!has_free(table, [&](std::size_t, const PageTable& own) { return more + (shared(own) ? 1 : 0); }))
+    return false;
+  for (std::size_t group = 0; group < windows_.size(); ++group) {
+    PageTable& own = table.groups[group];
     if (shared(own)) {
-      const std::int32_t copy = take();
+      const std::int32_t copy = take(group);
       copies.push_back({own.blocks.back(), copy});
       release(own.blocks.back());
       own.blocks.back() = copy;
     } else if (part_used) {
       withdraw(own.blocks.back());
     }
-    for (std::int64_t i = 0; i < more; ++i) own.blocks.push_back(take());
+    for (std::int64_t i = 0; i < more; ++i) own.blocks.push_back(take(group));
   }
   table.length = length;
+  return true;
+}
+
+bool KvBlocks::reserve_seen(KvTable& table, std::int64_t length) {
+  const auto count = static_cast<std::size_t>(blocks_for(length));
+  const auto wanted = [&](std::size_t group, const PageTable& own) {
+    const std::size_t there = std::max(own.blocks.size(), passed(group, length));
+    return static_cast<std::int64_t>(count - std::min(count, there));
+  };
+  if (!has_free(table, wanted)) return false;
+  for (std::size_t group = 0; group < windows_.size(); ++group) {
+    std::vector<std::int32_t>& own = table.groups[group].blocks;
+    while (own.size() < count) own.push_back(own.size() < passed(group, length) ? kNoBlock : take(group));
+  }
+  table.length = length;
+  release_passed(table);
   return true;
 }
 
@@ -212,7 +348,8 @@ void KvBlocks::release_passed(KvTable& table) {
   for (std::size_t group = 0; group < table.groups.size(); ++group) {
     PageTable& own = table.groups[group];
     for (const std::size_t end = passed(group, table.length); own.passed < end; ++own.passed)
-      release(std::exchange(own.blocks[own.passed], kNoBlock));
+      if (const std::int32_t block = std::exchange(own.blocks[own.passed], kNoBlock); block != kNoBlock)
+        release(block);
   }
 }
 

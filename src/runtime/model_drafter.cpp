@@ -1,8 +1,10 @@
 // Guesses by a smaller model. It has a cache of its own, in which a sequence stands as far as it has been
 // read: the tokens of the sequence, and guesses behind them that the next round takes back where they were
-// wrong.
+// wrong. A recurrent state goes back as the model's own does (model/sequence_state.h), and prefixes are found
+// by snapshots of it.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "device/token_drawer.h"
@@ -42,6 +44,7 @@ class ModelDrafter : public Drafter {
         const std::int64_t first = static_cast<std::int64_t>(reader->read.size());
         const std::int64_t count = std::min(budget, size - first);
         if (!reserve(*reader, first + count)) continue;
+        leave_states(*reader, job, first, first + count);
         rows.push_back({&job, reader,
                         job.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
                         first + count == size,
@@ -58,7 +61,10 @@ class ModelDrafter : public Drafter {
  private:
   struct Reader {
     KvTable table;
-    std::vector<std::int32_t> read;  // tokens whose pages are written
+    std::vector<std::int32_t> read;         // tokens whose pages are written
+    std::unique_ptr<SequenceState> state;   // behind those, where the model has one
+    std::int64_t begun = 0;                 // tokens that there were when it was opened
+    std::vector<SnapshotPlace> saves = {};  // that the next step leaves
   };
   // Tokens that run on top of what a reader has read; a guess follows where all tokens of the sequence are
   // read then.
@@ -81,12 +87,17 @@ class ModelDrafter : public Drafter {
       reader.table = blocks.open(job.tenant);
       const std::int64_t found = blocks.take_prefix(reader.table, job.tokens);
       reader.read.assign(job.tokens.begin(), job.tokens.begin() + found);
+      reader.begun = size;
+      reader.state = engine_.new_state();
+      if (const std::int32_t snapshot = blocks.snapshot_of(reader.table); snapshot != kNoSnapshot)
+        reader.state->copy_from(engine_.snapshot(snapshot));
     }
     const auto wrong =
         std::mismatch(reader.read.begin(), reader.read.end(), job.tokens.begin(), job.tokens.end()).first;
     // The last token is always run again, for what follows it.
     const auto kept = std::min(static_cast<std::size_t>(wrong - reader.read.begin()), job.tokens.size() - 1);
     reader.read.resize(kept);
+    if (reader.state) engine_.take_back(*reader.state, static_cast<std::int64_t>(kept));
     blocks.truncate(reader.table, static_cast<std::int64_t>(kept));
     blocks.publish(reader.table, reader.read);
     blocks.release_passed(reader.table);  // `kept` never falls: a sequence only grows
@@ -104,19 +115,44 @@ class ModelDrafter : public Drafter {
     return there;
   }
 
+  // The last token is run again by the next round, and what follows it are guesses.
+  void leave_states(Reader& reader, const DraftJob& job, std::int64_t first, std::int64_t end) {
+    if (!reader.state) return;
+    engine_.cache().blocks().take_places(reader.table, job.sequence, reader.begun, first, end, reader.saves);
+    if (const auto size = static_cast<std::int64_t>(job.tokens.size()); end == size)
+      reader.state->guess_from(size - 1, job.most);
+  }
+
   void run(std::vector<Row>& rows) {
     std::vector<Engine::Step> steps;
+    std::vector<StateSave> saves;
     std::vector<std::int32_t> last;
     std::int64_t total = 0;
+    for (const Row& row : rows)
+      for (const SnapshotPlace& place : row.reader->saves)
+        saves.push_back({place.position, &engine_.snapshot(place.slot)});
+    auto save = saves.begin();
     for (const Row& row : rows) {
-      steps.push_back(
-          {row.tokens, static_cast<std::int64_t>(row.reader->read.size()), row.reader->table.groups});
+      const std::size_t own = row.reader->saves.size();
+      steps.push_back({row.tokens,
+                       static_cast<std::int64_t>(row.reader->read.size()),
+                       row.reader->table.groups,
+                       nullptr,
+                       row.reader->state.get(),
+                       {save, own}});
+      save += static_cast<std::ptrdiff_t>(own);
       total += static_cast<std::int64_t>(row.tokens.size());
       if (row.guesses) last.push_back(static_cast<std::int32_t>(total - 1));
     }
     const Buffer normed = engine_.forward(steps);
-    for (Row& row : rows)
-      row.reader->read.insert(row.reader->read.end(), row.tokens.begin(), row.tokens.end());
+    for (Row& row : rows) {
+      Reader& reader = *row.reader;
+      reader.read.insert(reader.read.end(), row.tokens.begin(), row.tokens.end());
+      if (reader.saves.empty()) continue;
+      KvBlocks& blocks = engine_.cache().blocks();
+      blocks.publish(reader.table, reader.read);
+      for (const SnapshotPlace& place : std::exchange(reader.saves, {})) blocks.offer(reader.table, place);
+    }
     if (last.empty()) return;
     const TensorView logits = engine_.logits_of(normed, total, last);
     TensorView known = logits;  // of the tokens that the model has too
@@ -194,13 +230,6 @@ std::string quoted_token(const std::string& token) { return token.empty() ? "not
 }  // namespace
 
 std::unique_ptr<Drafter> make_model_drafter(Engine draft, std::int64_t vocabulary, std::int64_t chunk) {
-  if (draft.spec().state_bytes() > 0)
-    fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("a model of family {} cannot draft: its recurrent state takes no guess back",
-                                 draft.spec().family),
-                     {},
-                     "--draft",
-                     "take a draft with attention alone, or --draft ngram"});
   return std::make_unique<ModelDrafter>(std::move(draft), vocabulary, chunk);
 }
 

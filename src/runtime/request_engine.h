@@ -25,6 +25,9 @@ struct ServingStatistics {
   std::int64_t preemptions = 0, recomputed_tokens = 0, steps = 0, rows = 0;
   // back from the host; its pages, now
   std::int64_t restored_tokens = 0, swap_pages_used = 0, swap_pages_total = 0;
+  // Copies of recurrent states that prefixes are found by: now, at the most, and with memory so far; bytes of
+  // one, 0: there are none.
+  std::int64_t snapshots = 0, snapshots_total = 0, snapshots_made = 0, state_bytes = 0;
   std::int64_t finished_stop = 0, finished_length = 0, cancelled = 0, failed = 0, refused = 0;
   // Speculation: rounds with drafts, tokens proposed and accepted, and accepted at each place of a round.
   std::int64_t draft_rounds = 0, drafted = 0, accepted = 0;

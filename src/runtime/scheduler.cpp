@@ -28,7 +28,7 @@ Scheduler::Refusal Scheduler::add(Request request) {
   if (prompt >= limits_.max_model_len) return Refusal::kTooLong;
   request.max_tokens = std::min(request.max_tokens, limits_.max_model_len - prompt);
   const std::int64_t most = prompt + request.max_tokens - 1;  // the last token is never run
-  if (blocks_.most_blocks(most, limits_.max_num_batched_tokens) > blocks_.total()) return Refusal::kTooLarge;
+  if (!blocks_.holds(most, limits_.max_num_batched_tokens)) return Refusal::kTooLarge;
   if (request.priority < -kPriorities || request.priority > kPriorities) return Refusal::kBadPriority;
   if (live_.count(request.id) != 0) return Refusal::kKnownId;
   if (static_cast<std::int64_t>(waiting_.size()) >= limits_.max_waiting) return Refusal::kQueueFull;
@@ -64,6 +64,8 @@ void Scheduler::propose(std::uint64_t id, std::vector<std::int32_t> drafts) {
 void Scheduler::give_back(Sequence& sequence) {
   blocks_.publish(sequence.table,
                   std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.computed)));
+  if (sequence.of_answer.slot != kNoSnapshot)
+    blocks_.offer(sequence.table, std::exchange(sequence.of_answer, {}));
   blocks_.close(sequence.table);
   sequence.most_computed = std::max(sequence.most_computed, sequence.computed);
   sequence.computed = 0;
@@ -77,35 +79,56 @@ void Scheduler::erase(std::uint64_t id) {
   live_.erase(id);
 }
 
-// Copies of its whole pages, the first ones first. A sequence that gives pages back while it goes on is
-// computed again: there is one page group where nothing passes.
+// Copies of its whole pages, the first ones first, as many as there is room for. Where a window passes or a
+// state goes along, only all of them are of use, with the page that is part used: what the next position
+// looks at, group by group.
 void Scheduler::swap_out(Sequence& sequence, Step& step) {
-  if (blocks_.has_windows()) return;
-  if (!sequence.swapped.empty())
-    fail(ErrorKind::kInternal, "a sequence that has pages for all its tokens was pushed out as it started");
-  const auto whole = static_cast<std::size_t>(sequence.computed / blocks_.block_size());
-  for (std::size_t i = 0; i < whole && !free_slots_.empty(); ++i) {
-    sequence.swapped.push_back(free_slots_.back());
+  if (!sequence.swapped.empty()) return;  // it was pushed out as it started: they are there still
+  const auto next_slot = [&] {
+    const std::int32_t slot = free_slots_.back();
     free_slots_.pop_back();
-    step.out.push_back({sequence.table.groups.front().blocks[i], sequence.swapped.back()});
+    return slot;
+  };
+  const auto of_state = static_cast<std::size_t>(limits_.swap_pages_of_state);
+  const bool at_once = of_state > 0 || blocks_.has_windows();
+  auto end = static_cast<std::size_t>(sequence.computed / blocks_.block_size());
+  if (at_once) {
+    end = static_cast<std::size_t>(blocks_.blocks_for(sequence.computed));
+    std::size_t all = of_state;
+    for (const PageTable& own : sequence.table.groups) all += end - own.passed;
+    if (sequence.computed < std::max<std::int64_t>(1, limits_.fewest_swapped) || all > free_slots_.size())
+      return;
+    while (sequence.swapped_state.size() < of_state) sequence.swapped_state.push_back(next_slot());
+    if (of_state > 0) step.states_out.push_back(sequence.request.id);
   }
+  for (const PageTable& own : sequence.table.groups)
+    for (std::size_t i = own.passed; i < end && !free_slots_.empty(); ++i) {
+      sequence.swapped.push_back(next_slot());
+      step.out.push_back({own.blocks[i], sequence.swapped.back()});
+    }
+  sequence.swapped_length =
+      at_once ? sequence.computed : static_cast<std::int64_t>(sequence.swapped.size()) * blocks_.block_size();
 }
 
-// Behind what was found of it. The places on the host are its own until the step has run.
+// Behind what was found of it, where there is room for what its windows look at. The places on the host are
+// its own until the step has run.
 void Scheduler::swap_in(Sequence& sequence, Step& step) {
-  const std::int64_t size = blocks_.block_size(),
-                     length = static_cast<std::int64_t>(sequence.swapped.size()) * size;
-  if (length <= sequence.computed) return;
-  if (!blocks_.reserve(sequence.table, length, step.copies))
-    fail(ErrorKind::kInternal, "a sequence started without room for its pages");
-  for (auto i = static_cast<std::size_t>(sequence.computed / size); i < sequence.swapped.size(); ++i)
-    step.in.push_back({sequence.table.groups.front().blocks[i], sequence.swapped[i]});
+  const std::int64_t length = sequence.swapped_length;
+  const auto found = static_cast<std::size_t>(sequence.computed / blocks_.block_size());
+  if (length <= sequence.computed || !blocks_.reserve_seen(sequence.table, length)) return;
+  auto slot = sequence.swapped.begin();
+  for (const PageTable& own : sequence.table.groups)
+    for (std::size_t i = own.passed; i < own.blocks.size(); ++i, ++slot)
+      if (i >= found) step.in.push_back({own.blocks[i], *slot});
   sequence.computed = length;
 }
 
 void Scheduler::forget_swapped(Sequence& sequence) {
-  free_slots_.insert(free_slots_.end(), sequence.swapped.begin(), sequence.swapped.end());
-  sequence.swapped.clear();
+  for (std::vector<std::int32_t>* const slots : {&sequence.swapped, &sequence.swapped_state}) {
+    free_slots_.insert(free_slots_.end(), slots->begin(), slots->end());
+    slots->clear();
+  }
+  sequence.swapped_length = 0;
 }
 
 void Scheduler::preempt(Sequence& sequence, Step& step) {
@@ -158,6 +181,11 @@ void Scheduler::schedule(Sequence& sequence, std::int64_t& budget, Step& step) {
       return;
     }
   step.work.push_back({sequence.request.id, sequence.computed, count, drafts, samples});
+  const auto prompt = static_cast<std::int64_t>(sequence.request.prompt.size());
+  const std::int64_t first = sequence.computed, end = first + count;
+  blocks_.take_places(sequence.table, place.second, prompt, first, end, step.saves);
+  blocks_.take_place_of_answer(sequence.table, sequence.of_answer, place.second, prompt, first, end,
+                               step.saves);
   budget -= count + drafts;
 }
 
@@ -175,8 +203,7 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
     if (!preempt_less_urgent(place, step)) return false;
   const auto size = static_cast<std::int64_t>(sequence.tokens.size());
   sequence.computed = blocks_.take_prefix(sequence.table, sequence.tokens);
-  const std::int64_t missing = blocks_.missing_blocks(sequence.table, size, limits_.max_num_batched_tokens);
-  while (missing > blocks_.free())
+  while (!blocks_.has_room(sequence.table, size, limits_.max_num_batched_tokens))
     if (!preempt_less_urgent(place, step)) {
       blocks_.close(sequence.table);
       sequence.computed = 0;
@@ -186,11 +213,24 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
   running_.insert(place);
   sequence.runs = true;
   const std::int64_t cached = sequence.computed;
+  const std::int32_t snapshot = blocks_.snapshot_of(sequence.table);
   swap_in(sequence, step);
   step.started.push_back({sequence.request.id, size, cached, sequence.computed - cached,
-                          std::max<std::int64_t>(0, sequence.most_computed - sequence.computed)});
+                          std::max<std::int64_t>(0, sequence.most_computed - sequence.computed), snapshot});
   make_room(sequence);
   return true;
+}
+
+// What a step left of a sequence: its answer keeps the last, others may go on from the rest, if it was not
+// cancelled.
+void Scheduler::settle(std::span<const SnapshotPlace> places, Sequence& sequence) {
+  for (const SnapshotPlace& place : places)
+    if (place.of_answer)
+      sequence.of_answer = place;
+    else if (sequence.cancelled)
+      blocks_.drop(place);
+    else
+      blocks_.offer(sequence.table, place);
 }
 
 const Scheduler::Step& Scheduler::next() {
@@ -203,6 +243,8 @@ const Scheduler::Step& Scheduler::next() {
   step.out.clear();
   step.copies.clear();
   step.in.clear();
+  step.saves.clear();
+  step.states_out.clear();
   step.preempted.clear();
   step.started.clear();
   ++steps_;
@@ -241,6 +283,9 @@ void Scheduler::fork(std::uint64_t id, std::uint64_t other, std::int32_t token) 
   sequence.tokens.push_back(token);
   sequence.drafts.clear();
   sequence.swapped.clear();
+  sequence.swapped_state.clear();
+  sequence.swapped_length = 0;
+  sequence.of_answer = {};
   sequence.computed = work->first + work->count;
   sequence.table = blocks_.fork(from.table);
   blocks_.truncate(sequence.table, sequence.computed);
@@ -260,12 +305,16 @@ std::vector<std::pair<std::uint64_t, Scheduler::Finish>> Scheduler::complete(
     const std::vector<Outcome>& outcomes) {
   std::vector<std::pair<std::uint64_t, Finish>> finished;
   auto outcome = outcomes.begin();
+  auto save = step_.saves.begin();
   for (const Work& work : step_.work) {
     Sequence& sequence = live_.at(work.id);
+    const auto saved = save;
+    while (save != step_.saves.end() && save->sequence == work.id) ++save;
     const bool has_outcome = outcome != outcomes.end() && outcome->id == work.id;
     if (sequence.cancelled) {
       if (has_outcome) ++outcome;
       finished.emplace_back(work.id, Finish::kCancelled);
+      settle({saved, save}, sequence);
       blocks_.truncate(sequence.table, sequence.computed);  // this step's rows are not looked at
       erase(work.id);
       continue;
@@ -289,6 +338,7 @@ std::vector<std::pair<std::uint64_t, Scheduler::Finish>> Scheduler::complete(
     if (work.first < static_cast<std::int64_t>(sequence.request.prompt.size()))
       blocks_.publish(sequence.table,
                       std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.computed)));
+    settle({saved, save}, sequence);
     blocks_.release_passed(sequence.table);
     if (!ends) continue;
     finished.emplace_back(work.id, stopped ? Finish::kStop : Finish::kLength);

@@ -22,7 +22,11 @@
 //   * cancel() frees pages at once, or in complete() where the sequence is in the step that runs.
 //   * Where there is host memory for pages (swap_pages), a sequence that is pushed out leaves copies of its
 //     whole pages there, as many as there is room for, and takes them back when it starts again: what it
-//     finds published comes first, what is behind the copies is computed again.
+//     finds published comes first, what is behind the copies is computed again. Where a window passes it
+//     leaves all that the next position looks at, or nothing.
+//   * Recurrent states (kv_blocks.h, keep_snapshots) are named where their pages are: which snapshot a start
+//     goes on from, where a step leaves some, whose state goes to the host or comes back. A state is good for
+//     one length alone, so such a sequence goes to the host whole, its part-used page too, or not at all.
 //   * fork() makes another answer to the same prompt: it has the same pages until one of the two writes.
 //   * What a prompt fills is offered to others as soon as it is computed, what an answer fills when its
 //     sequence gives its pages back: a step that only decodes hashes nothing. It allocates nothing either.
@@ -44,8 +48,11 @@ struct SchedulerLimits {
   std::int64_t max_num_batched_tokens = 2048;  // in one step; at least max_num_seqs
   std::int64_t max_model_len = 4096;           // prompt and answer
   std::int64_t max_waiting = 1024;             // beyond that, requests are refused
-  // of host memory, for what is pushed out; not of use where a window passes
+  // of host memory, for what is pushed out
   std::int32_t swap_pages = 0;
+  // of these, what a recurrent state takes, if there is one; and the fewest positions that are worth it
+  std::int32_t swap_pages_of_state = 0;
+  std::int64_t fewest_swapped = 0;
 };
 
 class Scheduler {
@@ -80,10 +87,12 @@ class Scheduler {
     bool samples;  // a token follows from the last row
   };
   // A sequence that begins, or begins again: of its tokens, `cached` were found, `restored` come back from
-  // the host, and `again` had been computed before and are not there.
+  // the host, and `again` had been computed before and are not there. Its recurrent state is that of
+  // `snapshot`, where nothing was restored.
   struct Start {
     std::uint64_t id;
     std::int64_t tokens, cached, restored, again;
+    std::int32_t snapshot = kNoSnapshot;
   };
   struct Step {
     std::vector<Work> work;  // the most urgent first
@@ -91,6 +100,8 @@ class Scheduler {
     std::vector<PageSwap> out;
     std::vector<BlockCopy> copies;
     std::vector<PageSwap> in;
+    std::vector<SnapshotPlace> saves;  // of the sequences in `work`, in their order: filled while it runs
+    std::vector<std::uint64_t> states_out;  // of `preempted`, if their states go to the host
     std::vector<std::uint64_t> preempted;
     std::vector<Start> started;  // may hold one that is preempted in the same step
   };
@@ -127,6 +138,10 @@ class Scheduler {
     KvTable table;
     // where on the host its first pages are: of one that waits, or starts in this step
     std::vector<std::int32_t> swapped;
+    // where its recurrent state is, and so many positions are there in all
+    std::vector<std::int32_t> swapped_state;
+    std::int64_t swapped_length = 0;
+    SnapshotPlace of_answer;  // what its answer left last
     bool runs = false, cancelled = false;
   };
   const Sequence& sequence(std::uint64_t id) const { return live_.at(id); }
@@ -152,6 +167,7 @@ class Scheduler {
   void swap_out(Sequence& sequence, Step& step);
   void swap_in(Sequence& sequence, Step& step);
   void forget_swapped(Sequence& sequence);
+  void settle(std::span<const SnapshotPlace> places, Sequence& sequence);
   void erase(std::uint64_t id);
 
   SchedulerLimits limits_;

@@ -20,15 +20,6 @@ double guess_cost(const Engine& engine, const Drafter* drafter) {
                  : 0;
 }
 
-// A recurrent state is where its sequence is: nothing on the host goes on from it, and no guess is taken
-// back.
-bool keeps_state(const Engine& engine) { return engine.spec().state_bytes() > 0; }
-
-ServingOptions suited(const Engine& engine, ServingOptions asked) {
-  if (keeps_state(engine)) asked.limits.swap_pages = 0;
-  return asked;
-}
-
 double free_rows(const Engine& engine) {
   const ModelSpec& spec = engine.spec();
   // an embedding that no row is multiplied with
@@ -43,8 +34,8 @@ ServingEngine::State::State(Engine& with, const Tokenizer* text, const ServingOp
                             Drafter* guesses)
     : engine(with),
       tokenizer(text),
-      options(suited(with, asked)),
-      drafter(keeps_state(with) ? nullptr : guesses),
+      options(asked),
+      drafter(guesses),
       scheduler(options.limits, with.cache().blocks()),
       speculation(asked.num_draft_tokens, guess_cost(with, drafter), free_rows(with)) {
   if (asked.limits.max_model_len > with.options().max_context + 1)
@@ -162,7 +153,6 @@ void ServingEngine::State::note_starts(const Scheduler::Step& step) {
     started.push_back(answer.request().id);
   }
   statistics.preemptions += static_cast<std::int64_t>(step.preempted.size());
-  for (const std::uint64_t sequence : step.preempted) answers.at(sequence).state.reset();
   if (drafter)
     for (const std::uint64_t sequence : step.preempted) drafter->forget(sequence);
 }
@@ -181,11 +171,10 @@ Buffer ServingEngine::State::forward(const Scheduler::Step& step) {
   for (std::size_t i = 0; i < step.work.size(); ++i) {
     const Scheduler::Work& work = step.work[i];
     const auto count = static_cast<std::size_t>(work.count + work.drafts);
-    Answer& answer = answers.at(work.id);
-    if (!answer.state) answer.state = engine.new_state();
     steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first,
-                     scheduler.sequence(work.id).table.groups, answer.adapter.get(), answer.state.get()});
+                     scheduler.sequence(work.id).table.groups, answers.at(work.id).adapter.get()});
   }
+  give_states(step);
   ++statistics.steps;
   statistics.rows += static_cast<std::int64_t>(ids.size());
   return engine.forward(steps);
@@ -323,6 +312,7 @@ const std::vector<GenerationEvent>& ServingEngine::step() {
   state.propose();
   const Scheduler::Step& step = state.scheduler.next();
   state.note_starts(step);
+  state.move_states(step);
   KvCache& cache = state.engine.cache();
   cache.swap_out(step.out);
   cache.copy(step.copies);
@@ -361,6 +351,12 @@ const ServingStatistics& ServingEngine::statistics() {
   now.kv_bytes = static_cast<std::int64_t>(state.engine.cache().bytes());
   now.swap_pages_total = state.options.limits.swap_pages;
   now.swap_pages_used = state.scheduler.swap_pages_used();
+  if (const auto& snapshots = blocks.snapshots()) {
+    now.state_bytes = static_cast<std::int64_t>(state.engine.spec().state_bytes());
+    now.snapshots = snapshots->offered();
+    now.snapshots_total = snapshots->total();
+    now.snapshots_made = state.engine.snapshots_made();
+  }
   now.kv_blocks_used = blocks.total() - blocks.free();
   now.kv_positions_used = now.kv_blocks_used * blocks.block_size() - state.unused_places();
   now.adapters.resize(state.adapters.size());

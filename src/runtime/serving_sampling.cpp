@@ -133,10 +133,7 @@ void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answe
     sequences_of.at(request.id).push_back(sequence);
     const bool lives = !stops && most > 1;
     if (lives) scheduler.fork(work.id, sequence, token);
-    if (lives && first.state && scheduler.sequence(sequence).runs) {
-      answer.state = engine.new_state();
-      answer.state->copy_from(*first.state);
-    }
+    if (lives && scheduler.sequence(sequence).runs) fork_state(work, first, answer);
     answers.emplace(sequence, std::move(answer));
     if (!lives) finish(sequence, stops ? FinishReason::kStop : FinishReason::kLength);
   }
@@ -167,6 +164,7 @@ void ServingEngine::State::choose(const Sampled& sampled, const RowOf& row_of) {
     accepted += right;
     if (outcome.stop || !right) break;
   }
+  take_back(work, answer, outcome.tokens.size() - 1);
   if (!answer.request().background)
     statistics.generated_tokens += static_cast<std::int64_t>(events[event].tokens.size());
   if (guesses.empty()) return;

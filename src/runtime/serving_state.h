@@ -24,6 +24,10 @@ struct ServingEngine::State {
   GenerationEvent& new_event(const Answer& answer);
   void propose();
   void note_starts(const Scheduler::Step& step);
+  void move_states(const Scheduler::Step& step);
+  void give_states(const Scheduler::Step& step);
+  void take_back(const Scheduler::Work& work, Answer& answer, std::size_t accepted);
+  void fork_state(const Scheduler::Work& work, const Answer& from, Answer& to);
   Buffer forward(const Scheduler::Step& step);
   void score_prompts(const Scheduler::Step& step, const Buffer& normed);
   void sample(const Scheduler::Step& step, const Buffer& normed);
@@ -70,6 +74,7 @@ struct ServingEngine::State {
   std::vector<std::int32_t> ids, rows;
   std::vector<std::size_t> offsets;  // of each work's tokens in ids
   std::vector<Engine::Step> steps;
+  std::vector<StateSave> saves;
   std::vector<Scheduler::Outcome> outcomes;
   std::vector<Sampled> drawn_there, drawn_here;  // by the device, by the host
   std::vector<TokenDraw> draws;

@@ -123,6 +123,14 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
             static_cast<double>(s.swap_pages_used), false);
   out.gauge("swap_blocks", "Blocks of host memory for them (--swap-space).",
             static_cast<double>(s.swap_pages_total), false);
+  if (s.state_bytes > 0) {
+    out.gauge("state_snapshots", "Copies of recurrent states by which prefixes are found.",
+              static_cast<double>(s.snapshots), false);
+    out.gauge("state_snapshots_room", "Of these, as many as there is room for (--state-memory).",
+              static_cast<double>(s.snapshots_total), false);
+    out.gauge("state_snapshot_bytes", "Bytes of these copies, used or not any more.",
+              static_cast<double>(s.snapshots_made * s.state_bytes), false);
+  }
   out.counter("prefix_cache_queries_total", "Tokens looked for in the prefix cache.", s.prefix_queries);
   out.counter("prefix_cache_hits_total", "Tokens found there.", s.prefix_hits);
   out.counter("num_preemptions_total", "Times that an answer gave its pages back and waited.", s.preemptions);

@@ -45,6 +45,13 @@ void add_engine_flags(CLI::App& command, EngineFlags& o) {
                   "at most 2GiB")
       ->type_name("SIZE");
   command
+      .add_option(
+          "--state-memory", o.state_memory,
+          "Memory for copies of recurrent states, by which such a model finds prefixes; taken as it is "
+          "needed")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  command
       .add_option("--swap-space", o.swap_space,
                   "Host memory where the KV cache of answers that had to wait is kept, if that beats "
                   "computing it again")
@@ -56,6 +63,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& o) {
 void check_engine_flags(const EngineFlags& flags, Compute compute) {
   kv_type_of(flags.kv_cache_dtype, compute);
   swap_bytes(flags);
+  parse_bytes(flags.state_memory, "--state-memory");
   if (flags.limits.max_num_batched_tokens < flags.limits.max_num_seqs)
     fail(ErrorKind::kUsage, {fmt::format("a step of {} tokens has no room for one of each of {} answers",
                                          flags.limits.max_num_batched_tokens, flags.limits.max_num_seqs),

@@ -15,7 +15,8 @@ namespace llmq::tools {
 inline constexpr std::int64_t kShortestContext = 2;  // a token of a prompt and one of its answer
 
 struct EngineFlags {
-  std::string model, head = "stored", kv_cache_dtype = "auto", kv_memory, swap_space, served_name;
+  std::string model, head = "stored", kv_cache_dtype = "auto", kv_memory, state_memory = "1GiB", swap_space,
+                     served_name;
   std::int64_t max_model_len = 0;
   PlacementFlags placement;
   DraftOptions draft;

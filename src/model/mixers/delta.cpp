@@ -83,6 +83,18 @@ struct Projected {
   }
 };
 
+// given = delta_rule(seen = causal_conv(mixed)), which changes the state.
+void apply_rule(Backend& backend, const DeltaSpec& spec, const BlockWeights& weights, const DeltaRows& rows,
+                const TensorView& seen, const TensorView& given, const RecurrentState& state) {
+  const DeltaHeads& heads = spec.heads;
+  const DeltaGates gates{rows.decay, rows.share, vector_view(weights.at(spec.rate)),
+                         vector_view(weights.at(spec.shift))};
+  backend.causal_conv(seen, rows.mixed,
+                      weights.at(spec.conv).view(DType::kF32, {spec.taps, spec.convolved()}), state.before);
+  backend.delta_rule(given, columns_of(seen, 0, heads.keys()), columns_of(seen, heads.keys(), heads.keys()),
+                     columns_of(seen, 2 * heads.keys(), heads.values()), gates, state.state, heads);
+}
+
 class DeltaRun {
  public:
   DeltaRun(const MixerRun& run, const DeltaSpec& spec)
@@ -98,32 +110,34 @@ class DeltaRun {
     const Projected projected(run_, spec_, x, run_.adapters().from(first));
     const OwnRows seen(backend_, x.rows(), spec_.convolved()),
         given(backend_, x.rows(), spec_.heads.values());
-    const TensorView conv = run_.weights.at(spec_.conv).view(DType::kF32, {spec_.taps, spec_.convolved()});
+    const DeltaRows all_rows{projected.mixed.view, projected.decay.view, projected.share.view};
     const std::vector<SequenceRows>& all = run_.rows.sequences;
-    const std::int64_t begin = run_.first + first;
     for (std::size_t i = 0; i < all.size(); ++i)
-      for (const SequenceRows& rows : clip_sequences({all[i]}, begin, x.rows())) {
-        const RecurrentState& state =
-            own_ ? *own_ : run_.rows.states[i]->at(static_cast<std::size_t>(run_.block));
-        if (rows.context == 0) state.clear(backend_);
-        const TensorView convolved = seen.view.row_slice(rows.first_row, rows.rows);
-        backend_.causal_conv(convolved, projected.mixed.view.row_slice(rows.first_row, rows.rows), conv,
-                             state.before);
-        apply_rule(projected, convolved, given.view.row_slice(rows.first_row, rows.rows), rows, state);
+      for (const SequenceRows& rows : clip_sequences({all[i]}, run_.first + first, x.rows())) {
+        const auto of_rows = [&](const TensorView& of) { return of.row_slice(rows.first_row, rows.rows); };
+        go_over(all_rows.slice(rows.first_row, rows.rows), rows.context, of_rows(seen.view),
+                of_rows(given.view), run_.rows.states.empty() ? nullptr : run_.rows.states[i]);
       }
     finish(given.view, projected.gate.view, inner);
   }
 
  private:
-  void apply_rule(const Projected& projected, const TensorView& seen, const TensorView& out,
-                  const SequenceRows& rows, const RecurrentState& state) const {
-    const DeltaHeads& heads = spec_.heads;
-    const DeltaGates gates{projected.decay.view.row_slice(rows.first_row, rows.rows),
-                           projected.share.view.row_slice(rows.first_row, rows.rows),
-                           vector_view(run_.weights.at(spec_.rate)),
-                           vector_view(run_.weights.at(spec_.shift))};
-    backend_.delta_rule(out, columns_of(seen, 0, heads.keys()), columns_of(seen, heads.keys(), heads.keys()),
-                        columns_of(seen, 2 * heads.keys(), heads.values()), gates, state.state, heads);
+  // Rows of one sequence from position `from` on, stopping where somebody wants what its state is there.
+  void go_over(const DeltaRows& rows, std::int64_t from, const TensorView& seen, const TensorView& given,
+               const SequenceState* owner) const {
+    const auto block = static_cast<std::size_t>(run_.block);
+    const RecurrentState& state = owner == nullptr ? *own_ : owner->at(block);
+    if (from == 0) state.clear(backend_);
+    const std::int64_t end = from + rows.mixed.rows();
+    for (std::int64_t at = from, stop = end; at < end; at = stop) {
+      stop = owner == nullptr ? end : owner->next_stop(at, end);
+      const DeltaRows part = rows.slice(at - from, stop - at);
+      apply_rule(backend_, spec_, run_.weights, part, seen.row_slice(at - from, stop - at),
+                 given.row_slice(at - from, stop - at), state);
+      if (owner == nullptr) continue;
+      owner->note_rows(block, at, part);
+      owner->note_stop(block, stop);
+    }
   }
 
   void finish(const TensorView& given, const TensorView& gate, const TensorView& inner) const {
@@ -148,6 +162,13 @@ void run_mixer(const MixerRun& run, const DeltaSpec& spec, const TensorView& x, 
                    [&](std::int64_t first, std::int64_t count) {
                      delta.pass(first, x.row_slice(first, count), inner.row_slice(first, count));
                    });
+}
+
+void replay_rows(Backend& backend, const DeltaSpec& spec, const BlockWeights& weights, const DeltaRows& rows,
+                 const RecurrentState& state) {
+  const OwnRows seen(backend, rows.mixed.rows(), spec.convolved()),
+      given(backend, rows.mixed.rows(), spec.heads.values());
+  apply_rule(backend, spec, weights, rows, seen.view, given.view, state);
 }
 
 }  // namespace llmq

@@ -59,6 +59,10 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
              const AttentionSpec& spec, const TensorView& x, std::span<const std::int32_t> positions,
              const TensorView& q, const TensorView& k, const TensorView& v, const RowAdapters& adapters = {});
 
+// What rows that a gated delta net has read change in a state, and nothing else of them.
+void replay_rows(Backend& backend, const DeltaSpec& spec, const BlockWeights& weights, const DeltaRows& rows,
+                 const RecurrentState& state);
+
 // The part of each sequence inside rows [first, first + count), renumbered from 0.
 std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
                                          std::int64_t count);

@@ -101,6 +101,101 @@ TEST(KvBlocks, EmptyBlocksGoFirstThenTheLeastRecentlyUsedEndFirst) {
   EXPECT_EQ(blocks.take_prefix(again, counting(0, 9)), 0);  // forgotten
 }
 
+// Of 12 positions in blocks of 4 the next looks at 6, which are in blocks 1 and 2 of its second group.
+TEST(KvBlocks, APoolHasBlocksOfItsOwn) {
+  const std::int32_t counts[] = {6, 3};
+  KvBlocks blocks(counts, 4, true, {KvWindow{}, {6, 1}}, {0, 1});
+  EXPECT_EQ(blocks.total(), 9);
+  EXPECT_EQ(blocks.positions(), 24);
+  EXPECT_TRUE(blocks.holds(24, 1));
+  EXPECT_FALSE(blocks.holds(25, 1)) << "a block of the first pool is missing";
+  EXPECT_FALSE(blocks.holds(24, 5)) << "one of the second is";
+  KvTable table = blocks.open();
+  std::vector<BlockCopy> copies;
+  ASSERT_TRUE(blocks.reserve(table, 12, copies));
+  for (const std::int32_t block : table.groups[0].blocks) EXPECT_EQ(blocks.pool_of_block(block), 0u);
+  for (const std::int32_t block : table.groups[1].blocks) EXPECT_EQ(blocks.pool_of_block(block), 1u);
+  EXPECT_EQ(blocks.free(), 3);
+  EXPECT_FALSE(blocks.reserve(table, 13, copies)) << "the three that are free are the first pool's";
+  EXPECT_FALSE(blocks.has_room(table, 25, 1));
+  blocks.release_passed(table);
+  EXPECT_TRUE(blocks.has_room(table, 13, 1));
+  EXPECT_TRUE(blocks.reserve(table, 13, copies));
+  blocks.close(table);
+  EXPECT_EQ(blocks.free(), 9);
+  // What comes from the host takes what positions behind it look at alone.
+  ASSERT_TRUE(blocks.reserve_seen(table, 22));
+  EXPECT_EQ(blocks.free(), 9 - 6 - 2);
+  EXPECT_EQ(table.groups[1].passed, 4u);
+  KvTable other = blocks.open();
+  EXPECT_FALSE(blocks.reserve_seen(other, 1));
+  EXPECT_EQ(other.length, 0);
+  blocks.close(table);
+  EXPECT_EQ(blocks.free(), 9);
+}
+
+// Fills what is not found of a prompt, and leaves the snapshots that it should; where they are.
+std::vector<std::int64_t> leave_snapshots(KvBlocks& blocks, const std::vector<std::int32_t>& tokens) {
+  KvTable table = blocks.open();
+  std::vector<BlockCopy> copies;
+  std::vector<SnapshotPlace> places;
+  const auto size = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t found = blocks.take_prefix(table, tokens);
+  EXPECT_TRUE(blocks.reserve(table, size, copies));
+  blocks.take_places(table, 1, size, found, size, places);
+  blocks.publish(table, tokens);
+  std::vector<std::int64_t> positions;
+  for (const SnapshotPlace& place : places) {
+    blocks.offer(table, place);
+    positions.push_back(place.position);
+  }
+  blocks.close(table);
+  return positions;
+}
+
+std::int64_t found_of(KvBlocks& blocks, const std::vector<std::int32_t>& tokens) {
+  KvTable table = blocks.open();
+  const std::int64_t found = blocks.take_prefix(table, tokens);
+  EXPECT_EQ(blocks.snapshot_of(table) == kNoSnapshot, found == 0);
+  blocks.close(table);
+  return found;
+}
+
+using Positions = std::vector<std::int64_t>;
+
+TEST(KvBlocks, APrefixEndsAtASnapshot) {
+  KvBlocks blocks(16, 4);
+  blocks.keep_snapshots(3, 8);
+  std::vector<std::int32_t> first = counting(0, 21), parted = first;
+  parted[18] = 99;
+  EXPECT_EQ(leave_snapshots(blocks, first), (Positions{20}));
+  EXPECT_EQ(found_of(blocks, counting(0, 30)), 20);
+  EXPECT_EQ(found_of(blocks, counting(0, 20)), 0) << "pages of 16 positions are there, and no state of 16";
+  EXPECT_EQ(leave_snapshots(blocks, parted), (Positions{16})) << "20 is less than 8 behind 16";
+  EXPECT_EQ(found_of(blocks, parted), 16);
+  EXPECT_EQ(leave_snapshots(blocks, counting(0, 27)), Positions{}) << "24 is less than 8 behind 20";
+  EXPECT_EQ(leave_snapshots(blocks, counting(0, 33)), (Positions{32}));
+  EXPECT_EQ(blocks.snapshots()->offered(), 3);
+  // The one that was found longest ago goes.
+  EXPECT_EQ(found_of(blocks, counting(0, 21)), 20);
+  EXPECT_EQ(found_of(blocks, counting(0, 33)), 32);
+  EXPECT_EQ(leave_snapshots(blocks, counting(100, 9)), (Positions{8}));
+  EXPECT_EQ(found_of(blocks, parted), 0);
+  EXPECT_EQ(found_of(blocks, counting(0, 33)), 32);
+  EXPECT_EQ(found_of(blocks, counting(0, 32)), 20);
+}
+
+TEST(KvBlocks, ASnapshotGoesWithItsBlock) {
+  KvBlocks blocks(5, 4);
+  blocks.keep_snapshots(4, 1);
+  EXPECT_EQ(leave_snapshots(blocks, counting(0, 9)), (Positions{8}));
+  EXPECT_EQ(blocks.snapshots()->offered(), 1);
+  EXPECT_EQ(leave_snapshots(blocks, counting(100, 17)), (Positions{16}));  // takes all blocks
+  EXPECT_EQ(blocks.snapshots()->offered(), 1);
+  EXPECT_EQ(found_of(blocks, counting(0, 9)), 0);
+  EXPECT_EQ(found_of(blocks, counting(100, 17)), 16);
+}
+
 // Of 20 positions in blocks of 4, the next looks at 6 (15 ... 20), which are in blocks 3, 4 and 5.
 TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
   KvBlocks blocks(8, 4, true, {{6, 1}});

@@ -64,7 +64,7 @@ std::vector<std::int64_t> windows_of_groups(const PageGroups& groups) {
 TEST(PageGroups, AreLayersOfOneWindowAndAsManyInEach) {
   const ModelSpec spec = six_layers();
   const PageGroups groups = page_groups(spec, true);
-  EXPECT_EQ(groups.layers, 2u);
+  EXPECT_EQ(groups.layers, std::vector<std::size_t>{2});
   EXPECT_EQ(windows_of_groups(groups), (std::vector<std::int64_t>{0, 100, 100}));
   const std::pair<std::size_t, std::size_t> places[] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}, {2, 0}, {2, 1}};
   for (std::size_t i = 0; i < 6; ++i)
@@ -78,16 +78,39 @@ TEST(PageGroups, AreLayersOfOneWindowAndAsManyInEach) {
 TEST(PageGroups, AreOneWhereOnePoolCannotServeSeveral) {
   ModelSpec spec = six_layers();
   EXPECT_EQ(windows_of_groups(page_groups(spec, false)), std::vector<std::int64_t>{0}) << "on two devices";
-  spec.blocks[4].pages.head_dim = 16;
-  EXPECT_EQ(windows_of_groups(page_groups(spec, true)), std::vector<std::int64_t>{0}) << "of two sizes";
+  spec.blocks[4].pages = {};
+  EXPECT_EQ(windows_of_groups(page_groups(spec, true)), std::vector<std::int64_t>{0}) << "one has no pages";
   spec = six_layers();
   for (BlockSpec& block : spec.blocks) block.pages.window = 50;
   EXPECT_EQ(windows_of_groups(page_groups(spec, true)), std::vector<std::int64_t>{50});
-  EXPECT_EQ(page_groups(spec, true).layers, 6u);
+  EXPECT_EQ(page_groups(spec, true).layers, std::vector<std::size_t>{6});
   spec.blocks[2].pages.window = 70;
   EXPECT_EQ(windows_of_groups(page_groups(spec, false)), std::vector<std::int64_t>{70})
       << "the widest of all";
   EXPECT_EQ(page_groups(spec, true).windows.size(), 6u) << "five and one have no common divisor";
+}
+
+// Full layers have wider heads, as Gemma 4's: a pool of two layers, and one of four.
+TEST(PageGroups, PagesOfTwoSizesHavePoolsOfTheirOwn) {
+  ModelSpec spec = six_layers();
+  for (const std::size_t layer : {0, 3}) spec.blocks[layer].pages.head_dim = 32;
+  const PageGroups groups = page_groups(spec, true);
+  EXPECT_EQ(windows_of_groups(groups), (std::vector<std::int64_t>{0, 100}));
+  EXPECT_EQ(groups.layers, (std::vector<std::size_t>{2, 4}));
+  EXPECT_EQ(groups.pool_of, (std::vector<std::size_t>{0, 1}));
+  EXPECT_FALSE(groups.passes(0));
+  EXPECT_TRUE(groups.passes(1));
+  EXPECT_EQ(kv_positions(groups, 16, 1000, 1), 63 * 16) << "those of the full layers";
+  // The window, a tile and block ends touch 12 blocks; so for three sequences, and three blocks for a step.
+  EXPECT_EQ(kv_window_positions(groups, 16, 3, 40), (3 * 12 + 3) * 16);
+  EXPECT_EQ(kv_window_bytes(groups, spec, {DType::kBF16}), 4u * 2 * 2 * 8 * 2);
+  EXPECT_EQ(kv_window_positions(page_groups(six_layers(), true), 16, 3, 40), 0) << "one pool is all groups'";
+  const auto backend = make_reference_backend();
+  const KvCache cache(spec, std::vector<Backend*>(6, backend.get()), {DType::kBF16}, 160, 16, true, 64);
+  EXPECT_EQ(cache.bytes(), 160u * 2 * 2 * 2 * 32 * 2 + 64u * 4 * 2 * 2 * 8 * 2);
+  EXPECT_EQ(cache.page_bytes(), 16u * 2 * 2 * 2 * 32 * 2) << "of the wider ones";
+  EXPECT_EQ(cache.pages(1).keys.shape, (Shape{4, 16, 2, 8}));
+  EXPECT_EQ(cache.pages(3).keys.shape, (Shape{10, 16, 2, 32}));
 }
 
 // Layers 6 and 7 behind those six read the pages of layers 5 and 3.

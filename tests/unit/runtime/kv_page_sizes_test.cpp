@@ -149,5 +149,48 @@ TEST_F(KvPageSizes, ACacheHasThemInOneTable) {
   EXPECT_NO_THROW(cache.copy({&copy, 1}));
 }
 
+// Copies and the host take the pages of a block's own pool.
+TEST_F(KvPageSizes, ACacheHasAPoolForEachSizeWhereWindowsPass) {
+  ModelSpec spec = spec_;
+  spec.blocks[1].pages.window = 100;
+  KvCache cache(spec, {backend_.get(), backend_.get(), backend_.get()}, {DType::kF32}, 40, kBlockSize, true,
+                20);
+  const std::size_t size = kBlockSize * sizeof(float);
+  EXPECT_EQ(cache.blocks().pools(), 3u);
+  EXPECT_EQ(cache.bytes(), 2 * size * (3 * 2 * 8 + 2 * 16 + 3 * 4 * 8));
+  EXPECT_EQ(cache.page_bytes(), 2 * size * 4 * 8);
+  const auto fill = [&](const TensorView& all, float first) {
+    const std::int64_t page = all.shape.elements() / all.shape[0];
+    std::vector<float> values(static_cast<std::size_t>(all.shape.elements()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = first + static_cast<float>(static_cast<std::int64_t>(i) / page);
+    backend_->upload(all, values.data());
+  };
+  const auto page_of = [&](const TensorView& all, std::size_t page) {
+    std::vector<float> values(static_cast<std::size_t>(all.shape.elements()));
+    backend_->download(values.data(), all);
+    return values[page * values.size() / static_cast<std::size_t>(all.shape[0])];
+  };
+  for (int layer = 0; layer < 3; ++layer) {
+    fill(cache.pages(layer).keys, static_cast<float>(100 * layer));
+    fill(cache.pages(layer).values, static_cast<float>(100 * layer + 50));
+  }
+  const std::int32_t begin = cache.blocks().begin_of(1);
+  const BlockCopy copy{begin, begin + 1};
+  cache.copy({&copy, 1});
+  EXPECT_EQ(page_of(cache.pages(1).keys, 1), 100);
+  EXPECT_EQ(page_of(cache.pages(1).values, 1), 150);
+  cache.give_swap_space(2);
+  const PageSwap out[] = {{cache.blocks().begin_of(2) + 2, 1}, {1, 0}};
+  cache.swap_out(out);
+  const PageSwap in[] = {{cache.blocks().begin_of(2), 1}, {0, 0}};
+  cache.swap_in(in);
+  EXPECT_EQ(page_of(cache.pages(2).keys, 0), 202);
+  EXPECT_EQ(page_of(cache.pages(2).values, 0), 252);
+  EXPECT_EQ(page_of(cache.pages(0).values, 0), 51);
+  EXPECT_EQ(page_of(cache.pages(0).values, 2), 52);
+  EXPECT_EQ(page_of(cache.pages(2).keys, 1), 201) << "no other page is touched";
+}
+
 }  // namespace
 }  // namespace llmq::testing

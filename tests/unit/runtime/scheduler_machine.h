@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "machine_states.h"
 #include "runtime/scheduler.h"
 
 namespace llmq::testing {
@@ -23,11 +24,6 @@ inline std::int32_t answer(std::span<const std::int32_t> tokens) {
   return static_cast<std::int32_t>(hash >> 8 & 1);
 }
 
-// What a position holds: it depends on all tokens up to it, and on whose they are.
-inline std::int32_t contents(std::int32_t before, std::int32_t token) {
-  return static_cast<std::int32_t>(
-      (static_cast<std::uint32_t>(before) ^ static_cast<std::uint32_t>(token + 7)) * 16777619u);
-}
 // Before the first position, in the pages of one group.
 inline std::int32_t beginning(const Scheduler::Sequence& sequence, std::size_t group) {
   return (sequence.request.salt.empty() ? 1 : 2) + static_cast<std::int32_t>(group) * 100;
@@ -37,20 +33,26 @@ inline std::int32_t beginning(const Scheduler::Sequence& sequence, std::size_t g
 class Machine {
  public:
   static constexpr std::uint64_t kForked = 1'000'000;  // ids of sequences that were forked
-  // `count` pages of `size` positions, of all groups together.
-  Machine(const SchedulerLimits& limits, std::int32_t count, int size, unsigned seed,
-          const std::vector<KvWindow>& windows)
+  // Pages of `size` positions, so many in each pool; with `snapshots` every sequence has a state.
+  Machine(const SchedulerLimits& limits, const std::vector<std::int32_t>& pools, int size, unsigned seed,
+          const std::vector<KvWindow>& windows, const std::vector<std::size_t>& pool_of,
+          std::optional<std::int32_t> snapshots)
       : limits_(limits),
         random_(seed),
         windows_(windows),
-        blocks_(count, size, true, windows),
+        blocks_(pools, size, true, windows, pool_of),
         scheduler_(limits, blocks_),
         size_(size),
-        pages_(static_cast<std::size_t>(count * size), -1),
-        host_(static_cast<std::size_t>(limits.swap_pages * size), -1) {}
+        pages_(static_cast<std::size_t>(blocks_.total() * size), -1),
+        host_(static_cast<std::size_t>(limits.swap_pages * size), -1) {
+    if (!snapshots) return;
+    blocks_.keep_snapshots(*snapshots, 1 + static_cast<std::int64_t>(seed % 3) * size);
+    states_.emplace(*snapshots);
+  }
 
   Scheduler& scheduler() { return scheduler_; }
   KvBlocks& blocks() { return blocks_; }
+  const MachineStates& states() const { return *states_; }
   std::int64_t preemptions = 0, drafted = 0, accepted = 0, chunks = 0, reused = 0, cancelled_in_flight = 0;
   std::int64_t copies = 0, passed = 0, restored = 0;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> forked;  // of a sequence, another
@@ -64,6 +66,7 @@ class Machine {
     const Scheduler::Step step = scheduler_.next();
     preemptions += static_cast<std::int64_t>(step.preempted.size());
     check_step(step);
+    if (states_) states_->move(scheduler_, step);
     copies += static_cast<std::int64_t>(step.copies.size());
     swap(step.out, [&](std::int32_t& page, std::int32_t& slot) { slot = page; });
     for (const BlockCopy& copy : step.copies)
@@ -75,10 +78,13 @@ class Machine {
     std::vector<Scheduler::Outcome> outcomes;
     std::map<std::uint64_t, std::vector<std::int32_t>> all;
     for (const Scheduler::Work& work : step.work) {
+      if (states_) states_->run(scheduler_, work, step.saves);
       run(work, outcomes);
       all[work.id] = scheduler_.sequence(work.id).tokens;
       fork(work);
     }
+    for (const Scheduler::Outcome& outcome : outcomes)
+      if (states_) states_->accept(outcome.id, std::span(outcome.tokens).first(outcome.tokens.size() - 1));
     if (cancel) {
       cancelled_in_flight += all.count(*cancel);
       scheduler_.cancel(*cancel);
@@ -98,6 +104,9 @@ class Machine {
       running += one.runs;
       for (const std::int32_t slot : one.swapped)
         ASSERT_EQ(++on_host[static_cast<std::size_t>(slot)], 1) << "two have a place on the host";
+      for (const std::int32_t slot : one.swapped_state)
+        ASSERT_EQ(++on_host[static_cast<std::size_t>(slot)], 1) << "two have a place on the host";
+      if (states_) states_->check(one);
       std::int64_t held = 0;
       for (std::size_t group = 0; group < windows_.size(); ++group) check_table(one, group, named, held);
       ASSERT_LE(held, blocks_.most_blocks(
@@ -116,6 +125,10 @@ class Machine {
       free += blocks_.references(block) == 0;
     }
     ASSERT_EQ(blocks_.free(), free);
+    if (const auto& kept = blocks_.snapshots()) {
+      ASSERT_EQ(kept->offered() + kept->free() + blocks_.places_of_answers(), kept->total())
+          << "a place of a snapshot is lost";
+    }
   }
 
  private:
@@ -188,6 +201,8 @@ class Machine {
     for (int i = pick(3); i >= 0; --i) {
       forked.emplace_back(work.id, kForked + forked.size());
       scheduler_.fork(work.id, forked.back().second, answer(one.tokens));
+      if (states_ && scheduler_.sequence(forked.back().second).runs)
+        states_->fork(work.id, forked.back().second);
     }
   }
 
@@ -263,6 +278,7 @@ class Machine {
   Scheduler scheduler_;
   int size_;
   std::vector<std::int32_t> pages_, host_;
+  std::optional<MachineStates> states_;
 };
 
 }  // namespace llmq::testing

@@ -1,7 +1,7 @@
 // The scheduler driven by random requests, drafts, cancels and answers, with and without a sliding window,
-// and with several page groups. After every step: no page is leaked or shared without a reference, every
-// position a sequence has computed and may look at holds its token, no other has a page, drafts leave nothing
-// behind, budgets are kept; at the end everyone has finished.
+// with several page groups, and with recurrent states. After every step: no page is leaked or shared without
+// a reference, every position a sequence has computed and may look at holds its token, no other has a page,
+// drafts leave nothing behind, budgets are kept; at the end everyone has finished.
 #include "runtime/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -32,12 +32,12 @@ void check_answer(const Request& request, const std::vector<std::int32_t>& token
   ASSERT_LE(static_cast<std::int64_t>(tokens.size() - request.prompt.size()), request.max_tokens);
 }
 
-enum class Looks : std::uint8_t { kAtAll, kThroughAWindow, kBoth };
+enum class Looks : std::uint8_t { kAtAll, kThroughAWindow, kBoth, kBothFromPools, kAtAllWithStates };
 
 // Of the page groups of a model.
 std::vector<KvWindow> drawn_windows(Looks looks, unsigned seed) {
   const KvWindow window{2 + seed % 9, 1 + seed % 4}, other{4 + seed % 5, 2};
-  if (looks == Looks::kAtAll) return {KvWindow{}};
+  if (looks == Looks::kAtAll || looks == Looks::kAtAllWithStates) return {KvWindow{}};
   if (looks == Looks::kThroughAWindow) return {window};
   if (seed % 4 == 0) return {window, other};
   if (seed % 4 == 1) return {window, KvWindow{}, window, other};
@@ -46,18 +46,27 @@ std::vector<KvWindow> drawn_windows(Looks looks, unsigned seed) {
 
 // 40 seeds of 25,000 steps. The cache is smaller where windows pass, so that it is as scarce.
 void drive(Looks looks) {
-  const bool windowed = looks != Looks::kAtAll;
+  const bool stateful = looks == Looks::kAtAllWithStates, windowed = looks != Looks::kAtAll && !stateful;
+  const bool apart = looks == Looks::kBothFromPools;
   std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0,
-               forked = 0, copies = 0, cached = 0, passed = 0, restored = 0;
+               forked = 0, copies = 0, cached = 0, passed = 0, restored = 0, snapshots = 0, states_back = 0,
+               of_answers = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
-    const SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6,
-                                 seed % 3 == 0 ? 0 : static_cast<std::int32_t>(4 + seed)};
+    SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6,
+                           seed % 3 == 0 ? 0 : static_cast<std::int32_t>(4 + seed)};
+    if (stateful) limits.swap_pages_of_state = 1 + static_cast<std::int32_t>(seed % 3);
+    if (stateful) limits.fewest_swapped = seed % 11;
     const int size = 1 + static_cast<int>(seed % 5);
     const auto count = static_cast<std::int32_t>(48 / size + static_cast<int>(seed % 3) * 8 / size);
     const std::vector<KvWindow> windows = drawn_windows(looks, seed);
-    std::int32_t pages = 0;
-    for (const KvWindow& window : windows) pages += window.positions != 0 ? count * 2 / 3 : count;
-    Machine machine(limits, pages, size, seed, windows);
+    std::vector<std::int32_t> pools(apart ? 2 : 1, 0);
+    std::vector<std::size_t> pool_of;
+    for (const KvWindow& window : windows) {
+      pool_of.push_back(apart && !pool_of.empty() ? 1 : 0);
+      pools[pool_of.back()] += window.positions != 0 ? count * 2 / 3 : count;
+    }
+    Machine machine(limits, pools, size, seed, windows, pool_of,
+                    stateful ? std::optional(static_cast<std::int32_t>(seed % 6)) : std::nullopt);
     std::map<std::uint64_t, Request> requests, request_of;
     std::uint64_t id = 0;
     std::size_t forks = 0;
@@ -96,6 +105,9 @@ void drive(Looks looks) {
         chunks += machine.chunks;
     in_flight += machine.cancelled_in_flight, forked += static_cast<std::int64_t>(machine.forked.size()),
         copies += machine.copies;
+    if (stateful)
+      snapshots += machine.states().from_snapshots, states_back += machine.states().from_host,
+          of_answers += machine.states().of_answers;
     cached += machine.reused, passed += machine.passed, restored += machine.restored;
   }
   EXPECT_GE(steps, 1'000'000);
@@ -103,12 +115,18 @@ void drive(Looks looks) {
        {preemptions, drafted - accepted, accepted, chunks, in_flight, refused, forked, copies, cached})
     EXPECT_GT(count, 1000);
   EXPECT_EQ(passed > 1000, windowed);
-  EXPECT_EQ(restored > 1000, !windowed);
+  EXPECT_GT(restored, 1000);
+  EXPECT_EQ(snapshots > 1000, stateful);
+  EXPECT_EQ(states_back > 1000, stateful);
+  EXPECT_EQ(of_answers > 1000, stateful);
 }
 
 TEST(Scheduler, RandomRequestsKeepEveryInvariant) { drive(Looks::kAtAll); }
 TEST(Scheduler, RandomRequestsKeepEveryInvariantWithAWindow) { drive(Looks::kThroughAWindow); }
 TEST(Scheduler, RandomRequestsKeepEveryInvariantOfPageGroups) { drive(Looks::kBoth); }
+
+TEST(Scheduler, RandomRequestsKeepEveryInvariantOfPagePools) { drive(Looks::kBothFromPools); }
+TEST(Scheduler, RandomRequestsKeepEveryInvariantOfRecurrentStates) { drive(Looks::kAtAllWithStates); }
 
 TEST(Scheduler, RefusesWhatCouldNeverRun) {
   KvBlocks blocks(4, 4);

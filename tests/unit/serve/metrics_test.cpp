@@ -25,6 +25,10 @@ std::string after_some_work(bool vllm) {
   s.kv_blocks_used = 3;
   s.kv_blocks_total = 12;
   s.kv_bytes = 73728;
+  s.snapshots = 3;
+  s.snapshots_total = 6;
+  s.snapshots_made = 4;
+  s.state_bytes = 1000;
   s.kv_places = 480;
   s.kv_places_unused = 12;
   s.generated_tokens = 7;
@@ -47,6 +51,9 @@ TEST(Metrics, FiguresStandUnderTheirNames) {
        {"llmq_num_requests_running{model_name=\"a\\\"b\"} 2\n",
         "llmq_kv_cache_usage_perc{model_name=\"a\\\"b\"} 0.25\n",
         "llmq_kv_cache_bytes{model_name=\"a\\\"b\"} 73728\n",
+        "llmq_state_snapshots{model_name=\"a\\\"b\"} 3\n",
+        "llmq_state_snapshots_room{model_name=\"a\\\"b\"} 6\n",
+        "llmq_state_snapshot_bytes{model_name=\"a\\\"b\"} 4000\n",
         "llmq_kv_places_total{model_name=\"a\\\"b\"} 480\n",
         "llmq_kv_places_unused_total{model_name=\"a\\\"b\"} 12\n",
         "llmq_generation_tokens_total{model_name=\"a\\\"b\"} 7\n",
