@@ -20,6 +20,7 @@
 #include "base/half.h"
 #include "kernels/common/activation.h"
 #include "kernels/common/kv_row.h"
+#include "kernels/common/look_back.h"
 #include "kernels/common/row_tile.h"
 
 namespace llmq {
@@ -132,7 +133,8 @@ struct AttentionTile {
   int positions = 0, group = 0, head_dim = 0;
   float scale = 0, softcap = 0;  // softcap 0: none
   const float* sinks = nullptr;  // of the group's heads; null: none
-  int64_t first_position = 0, window = 0;
+  int64_t first_position = 0;
+  LookBack look_back = {};
   const void* keys = nullptr;
   const void* values = nullptr;
   CpuFormat pages = CpuFormat::kF32;

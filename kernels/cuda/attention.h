@@ -11,6 +11,7 @@
 // weights, mix (a thread up to five dimensions). The plain form, right on every device; the S x S matrix is
 // nowhere.
 #pragma once
+#include "kernels/common/look_back.h"
 #include "kernels/cuda/kv_pages.h"
 
 namespace llmq::cuda {
@@ -29,7 +30,7 @@ struct PlainAttention {
     int64_t rows = 0;
     int heads = 0, head_dim = 0;  // head_dim <= kMostHeadDim
     float scale = 0, softcap = 0;
-    int64_t window = 0;
+    LookBack look_back = {};
     const float* sinks = nullptr;  // [heads]; null: none
     Rows q, out;                   // q [rows * heads, head_dim], out [rows, heads * head_dim]
     KvStore keys, values;
@@ -53,7 +54,7 @@ struct PlainAttention {
   static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const int64_t row = block.x, position = a.positions[row];
     const int head = block.y, kv_head = head / (a.heads / a.keys.kv_heads);
-    const int64_t first = a.window > 0 && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
+    const int64_t first = a.look_back.first_seen(position);
     PerThread<Running, kThreads> running;
     block.each([&](int thread) {
       Running& own = running[thread];

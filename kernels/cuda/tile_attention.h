@@ -50,16 +50,14 @@ struct TileAttentionArguments {
   int heads = 0, head_dim = 0;
   float scale = 0, softcap = 0;
   const float* sinks = nullptr;  // [heads]; null: none
-  int64_t window = 0;            // 0: none
-  int splits = 1;                // enough for the greatest position
+  LookBack look_back = {};
+  int splits = 1;  // enough for the greatest position
   // Scratch: O [rows, heads, splits, head_dim], then m and l [rows, heads, splits] each.
   float* mixed = nullptr;
   float* greatest = nullptr;
   float* sum = nullptr;
 
-  LLMQ_BLOCK int64_t first_visible(int64_t position) const {
-    return window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
-  }
+  LLMQ_BLOCK int64_t first_visible(int64_t position) const { return look_back.first_seen(position); }
 };
 
 // Four warps are a group, which has strips of 16 pairs.

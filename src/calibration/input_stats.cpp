@@ -227,17 +227,17 @@ void InputStats::merge(const InputStats& other) {
   for (std::size_t i = 0; i < triangle_.size(); ++i) triangle_[i] += other.triangle_[i];
 }
 
-void InputStats::add_prior(const InputStats& other, std::int64_t tokens) {
+void InputStats::add_prior(const InputStats& other, std::int64_t tokens, double square) {
   if (other.channels_ != channels_ || other.tokens_ == 0)
     fail(ErrorKind::kInternal, "statistics of {} rows and {} channels are no prior for {} channels",
          other.tokens_, other.channels_, channels_);
   const double share = static_cast<double>(tokens) / static_cast<double>(other.tokens_);
   tokens_ += tokens;
   for (std::size_t i = 0; i < absolute_sum_.size(); ++i) {
-    absolute_sum_[i] += share * other.absolute_sum_[i];
+    absolute_sum_[i] += share * std::sqrt(square) * other.absolute_sum_[i];
     absolute_max_[i] = std::max(absolute_max_[i], other.absolute_max_[i]);
   }
-  for (std::size_t i = 0; i < triangle_.size(); ++i) triangle_[i] += share * other.triangle_[i];
+  for (std::size_t i = 0; i < triangle_.size(); ++i) triangle_[i] += share * square * other.triangle_[i];
 }
 
 std::vector<double> InputStats::mean_absolute() const {

@@ -28,8 +28,9 @@ class InputStats {
   void add(Backend& backend, const TensorView& x);  // all rows of an input at once
   void merge(const InputStats& other);
   // As if `tokens` more rows had been seen, each of them the mean of those that `other` saw: of n rows with
-  // the mean Gram matrix H, the mean is (n H + tokens H_other) / (n + tokens) then. `other` saw a row.
-  void add_prior(const InputStats& other, std::int64_t tokens);
+  // the mean Gram matrix H, the mean is (n H + tokens H_other) / (n + tokens) then. `other` saw a row. Rows
+  // count by `square`, that of what multiplies each of them; the largest are taken as they were.
+  void add_prior(const InputStats& other, std::int64_t tokens, double square = 1);
   std::int64_t channels() const { return channels_; }
   std::int64_t tokens() const { return tokens_; }
   std::vector<double> mean_absolute() const;

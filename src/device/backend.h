@@ -23,6 +23,7 @@
 #include "base/threads.h"
 #include "device/extensions.h"
 #include "kernels/common/activation.h"
+#include "kernels/common/look_back.h"
 #include "tensor/buffer.h"
 #include "tensor/kv_type.h"
 #include "tensor/quantized_matrix.h"
@@ -79,7 +80,7 @@ struct KvPages {
 
 // Rows [first_row, first_row + rows) of a batch are consecutive positions of one sequence; the first has
 // position `context`. Position p lives in slot p % block_size of block block_table[p / block_size]. With a
-// sliding window, entries of blocks that lie wholly below kAttentionTile * ((context - window + 1) /
+// sliding window, or chunks, entries of blocks that lie wholly below kAttentionTile * (first_seen(context) /
 // kAttentionTile) are not looked at.
 inline constexpr int kAttentionTile = 64;  // keys at a time, from absolute positions 0, 64, 128, ... on
 struct SequenceRows {
@@ -90,10 +91,12 @@ struct SequenceRows {
 struct AttentionProblem {
   int heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;                  // usually 1/sqrt(head_dim)
-  std::int64_t sliding_window = 0;  // 0: none; else position p sees p-window+1 .. p
+  std::int64_t sliding_window = 0;  // 0: none; else position p sees p-window+1 .. p, or as `chunks` says
   Compute compute = Compute::kFloat32;
   float softcap = 0;      // 0: none; else a score s, scaled, counts as softcap * tanh(s / softcap)
   TensorView sinks = {};  // F32 [heads] on the device: a key of this score and of no value; empty: none
+  bool chunks = false;    // the window begins at its last multiple
+  LookBack look_back() const { return {sliding_window, chunks}; }
 };
 
 // Heads of the gated delta rule: value head h has query and key of head h / (value_heads / key_heads).

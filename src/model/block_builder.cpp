@@ -6,7 +6,7 @@ namespace llmq {
 
 PagesSpec pages_of(const AttentionSpec& attention) {
   if (attention.shared_pages) return {};
-  return {attention.kv_heads, attention.head_dim, attention.window};
+  return {attention.kv_heads, attention.head_dim, attention.window, attention.chunks};
 }
 
 PagesSpec pages_of(const LatentAttentionSpec& attention) {

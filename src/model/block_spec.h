@@ -139,6 +139,7 @@ struct RopeUse {
   std::size_t table = 0;
   std::int64_t dims = 0;  // channels of a head that turn, from its first on: as many as the table's; 0: none
   RopePairs pairs = RopePairs::kHalves;
+  bool of_keys = true;  // else queries alone turn
 };
 
 struct AttentionSpec {
@@ -147,12 +148,14 @@ struct AttentionSpec {
   LinearId output{};
   int heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;  // 0: full attention; else position p sees p - window + 1 .. p
+  bool chunks = false;      // the window begins at its last multiple instead
   float scale = 0;          // of the product of a query and a key; 0: 1 / sqrt(head_dim)
   float softcap = 0;        // of scores: Backend::attention; 0: none
   RopeUse rope;
   std::optional<TensorId> sinks;           // [heads]: scores that have no value
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.
+  // One over each head without a gain may stand behind rope in a model: a turn changes no head's length.
   std::optional<NormId> query_norm, key_norm;
   std::optional<NormId> value_norm;  // over each head of v: no scale of a row passes it
   // Of a block that reads the pages of an earlier one and leaves none: it has no key, no value and no norm
@@ -250,8 +253,9 @@ struct ExpertSpec {
   SiteId inner{};
 };
 
-// What a router's answers are made to before experts are chosen by them.
-enum class RouterScore : std::uint8_t { kSoftmax, kSigmoid };
+// What a router's answers are made to before experts are chosen by them; or, of those chosen by the answers
+// as they are, behind it.
+enum class RouterScore : std::uint8_t { kSoftmax, kSigmoid, kSigmoidOfChosen };
 
 // A mixture of experts (docs/adr/0020-mixture-of-experts.md). A row goes to the top_k experts of the greatest
 // score(router), and those scores weigh what they give; `shared` is an expert of all rows, weighed by
@@ -272,6 +276,7 @@ struct MixtureSpec {
   bool normalized = false;                // the weights of a row's experts are divided by their sum
   double weight_scale = 1;                // of the weights, then
   std::optional<TensorId> expert_scales;  // of the weights by their expert, at last
+  bool weighs_input = false;              // a weight multiplies what its expert reads, not what it gives
   std::int64_t width = 0;                 // of each of the experts
   std::optional<ExpertSpec> shared;
   std::optional<LinearId> shared_gate;
@@ -347,6 +352,7 @@ struct AttentionSizes {
 struct PagesSpec {
   int kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;
+  bool chunks = false;
 };
 
 struct BlockSpec {

@@ -28,9 +28,10 @@ struct RopeSpec {
   double beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;  // 0: not given
   bool truncate = true;
   std::int64_t original_max_position = 0;
-  // Row p is multiplied by 1 + growth * ln(1 + floor(p / original_max_position)), and so are then queries
-  // that turn by it.
+  // Row p is multiplied by 1 + growth * ln(1 + floor((p + growth_start) / growth_length)), and so are then
+  // queries that turn by it.
   double growth = 0;
+  std::int64_t growth_length = 1, growth_start = 0;
   std::vector<double> short_factors, long_factors;  // of kLongRope, one for each angle
 };
 

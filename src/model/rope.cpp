@@ -142,7 +142,7 @@ double attention_factor(const RopeSpec& rope) {
 // 1 exactly where there is none.
 float growth_at(const RopeSpec& rope, std::int64_t position) {
   if (rope.growth == 0) return 1;
-  const auto lengths = static_cast<float>(position / rope.original_max_position);
+  const auto lengths = static_cast<float>((position + rope.growth_start) / rope.growth_length);
   const auto logarithm = static_cast<float>(std::log(1 + static_cast<double>(lengths)));
   return 1.0f + static_cast<float>(rope.growth) * logarithm;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "kernels/common/look_back.h"
 
 namespace llmq {
 namespace {
@@ -174,8 +175,7 @@ KvTable KvBlocks::open(std::string_view salt, bool shares) const {
 // How many blocks at the front no position from `length` on looks at.
 std::size_t KvBlocks::passed(std::size_t group, std::int64_t length) const {
   const KvWindow& window = windows_[group];
-  const std::int64_t unseen = length - window.positions + 1;
-  if (window.positions == 0 || unseen <= 0) return 0;
+  const std::int64_t unseen = LookBack{window.positions, window.chunks}.first_seen(length);
   return static_cast<std::size_t>(unseen / window.grain * window.grain / block_size_);
 }
 

@@ -54,11 +54,15 @@ struct PageSwap {
   std::int32_t block, slot;
 };
 
-// Position p looks at those from p - positions + 1 on, and may touch those before them down to a multiple of
-// `grain`.
+// Position p looks at those from p - positions + 1 on, or with `chunks` from the last multiple of `positions`
+// on, and may touch those before them down to a multiple of `grain`.
 struct KvWindow {
   std::int64_t positions = 0;  // 0: all
   std::int64_t grain = 1;
+  bool chunks = false;
+  bool looks_as(const KvWindow& other) const {
+    return positions == other.positions && chunks == other.chunks;
+  }
 };
 
 inline constexpr std::int32_t kNoBlock = -1;

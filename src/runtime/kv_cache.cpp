@@ -56,17 +56,20 @@ bool same_size(const PagesSpec& one, const PagesSpec& other) {
 
 KvWindow window_of(const PagesSpec& pages) {
   if (pages.window <= 0) return {};
-  return {pages.window, kAttentionTile};
+  return {pages.window, kAttentionTile, pages.chunks};
 }
 
-// The widest, where all have one.
+// The widest, where all have one; where they differ in more than width, as a window that moves with each
+// position.
 KvWindow common_window(const ModelSpec& spec) {
   KvWindow widest;
   for (const BlockSpec& block : spec.blocks) {
     const KvWindow own = window_of(block.pages);
     if (shared_pages(block)) continue;
     if (own.positions == 0) return {};
+    const bool alike = widest.positions == 0 || own.looks_as(widest);
     if (own.positions > widest.positions) widest = own;
+    widest.chunks &= alike;
   }
   return widest;
 }
@@ -89,8 +92,7 @@ struct LayerKinds {
         continue;
       }
       const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const PagesSpec& known) {
-        return same_size(known, block.pages) &&
-               window_of(known).positions == window_of(block.pages).positions;
+        return same_size(known, block.pages) && window_of(known).looks_as(window_of(block.pages));
       });
       kind_of.push_back(static_cast<std::size_t>(same - kinds.begin()));
       if (same == kinds.end()) kinds.push_back(block.pages), counts.push_back(0);
@@ -99,7 +101,7 @@ struct LayerKinds {
   }
   bool look_differently_far() const {
     return std::any_of(kinds.begin(), kinds.end(), [&](const PagesSpec& kind) {
-      return window_of(kind).positions != window_of(kinds.front()).positions;
+      return !window_of(kind).looks_as(window_of(kinds.front()));
     });
   }
   bool all_leave_pages() const {

@@ -14,7 +14,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GraniteConfig, GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GraniteConfig, GraniteMoeConfig, Llama4TextConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
 
 from make_random_models import add_further_block, as_fp8
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
@@ -112,14 +112,17 @@ MIXTURES = {
     "deepseek_v3": DeepseekV3Config(**LATENT, first_k_dense_replace=1, n_group=2, topk_group=1, rope_parameters=dict(
         rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=128, mscale=1.0, mscale_all_dim=0.8)),
     "glm4_moe_lite": Glm4MoeLiteConfig(**LATENT),
+    "llama4_text": Llama4TextConfig(**SPARSE, head_dim=16, num_local_experts=4, intermediate_size_mlp=160, no_rope_layers=[1, 0],
+                                    attention_chunk_size=100, floor_scale=60, attn_scale=0.7),
     "minimax_m2": MiniMaxM2Config(**SPARSE, head_dim=16, num_local_experts=4, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
 }
 FURTHER = ("glm4_moe", "deepseek_v3", "glm4_moe_lite")  # have a block behind the last
-WITHOUT_GGUF = (*FURTHER, "qwen3_next", "deepseek_v2", "gemma4_text")
+WITHOUT_GGUF = (*FURTHER, "qwen3_next", "deepseek_v2", "gemma4_text", "llama4_text")
 # Transformers reads stacks alone, so what is compared with it is a copy that is stacked again.
 STACKED = {
     "granitemoe": (".block_sparse_moe.experts.", "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),
     "gemma4_text": (".experts.", "experts.gate_up_proj", "experts.down_proj"),
+    "llama4_text": (".feed_forward.experts.", "feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj", True),
 }
 
 
@@ -163,8 +166,8 @@ def check_further_block(family, name, source, output, last):
            f"{family}, {name}: loaders are told to leave it alone")
 
 
-def stacked(folder, mixture, both, down):
-    """A copy of the model whose experts, behind `mixture` in a name, are stacks under these names of a block."""
+def stacked(folder, mixture, both, down, turned=False):
+    """A copy of the model whose experts, behind `mixture` in a name, are stacks under these names of a block; perhaps each the transpose."""
     other = folder + "-stacked"
     shutil.copytree(folder, other)
     path = os.path.join(other, "model.safetensors")
@@ -174,6 +177,9 @@ def stacked(folder, mixture, both, down):
             return [tensors.pop(f"{prefix}{mixture}{e}.{linear}.weight") for e in range(4)]
         tensors[f"{prefix}.{both}"] = torch.stack([torch.cat(pair) for pair in zip(take("gate_proj"), take("up_proj"))])
         tensors[f"{prefix}.{down}"] = torch.stack(take("down_proj"))
+        if turned:
+            for name in (f"{prefix}.{both}", f"{prefix}.{down}"):
+                tensors[name] = tensors[name].transpose(1, 2).contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
     return other
 

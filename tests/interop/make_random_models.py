@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, Llama4TextConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
-from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, name_layers, save_wrapper
+from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, name_layers, part_experts, save_wrapper
 
 VOCAB = 97
 TOKENS = 40
@@ -34,6 +34,8 @@ def rope(kind="default", theta=10000.0, **more):
 
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 
+# Chunks and floors that a sequence of 40 tells apart.
+LLAMA4 = dict(attention_chunk_size=7, floor_scale=5, attn_scale=0.7, intermediate_size_mlp=56, num_local_experts=4, num_experts_per_tok=2)
 GRANITE = dict(embedding_multiplier=1.7, attention_multiplier=0.23, residual_multiplier=0.37, logits_scaling=2.9)
 
 # A block of each kind; value heads share key heads, and their widths differ.
@@ -442,6 +444,29 @@ MODELS = {
         "bfloat16",
         ["mxfp4"],
     ),
+    # Block 0 turns and sees its chunk, block 1 does neither; both have experts.
+    "llama4_text": (
+        Llama4TextConfig,
+        dict(LLAMA4, head_dim=16, no_rope_layers="every other", rope_parameters=rope("llama3", theta=500000.0, **LLAMA3)),
+        "float32",
+        [],
+    ),
+    # Of six blocks each fourth does not turn and each second has experts; no lengths of heads are taken.
+    "llama4_text-step": (
+        Llama4TextConfig,
+        dict(LLAMA4, num_hidden_layers=6, head_dim=12, interleave_moe_layer_step=2, use_qk_norm=False, attention_bias=True,
+             attention_chunk_size=11, num_local_experts=3, num_experts_per_tok=1),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    # One layer type beside the turn that it does not follow from, and no temperature.
+    "llama4_text-lists": (
+        Llama4TextConfig,
+        dict(LLAMA4, num_hidden_layers=3, no_rope_layers=[0, 1, 1], moe_layers=[0, 2], attn_temperature_tuning=False,
+             layer_types=["chunked_attention", "full_attention", "chunked_attention"]),
+        "bfloat16",
+        [],
+    ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }
@@ -688,6 +713,8 @@ def write_model(name, out, hidden, layers):
     save_numpy({"ids": ids, "logits": np.ascontiguousarray(logits)}, folder / "logits.safetensors")
     if plain:
         shutil.rmtree(plain)
+    if wrapped and "parted" in WRAPPERS[name][5]:  # Transformers 5.23 reads stacks of them alone
+        part_experts(folder / "model" / "model.safetensors")
     if "kimi" in edits:
         rewrite(folder / "model" / "config.json", model_type="kimi_k2", scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1,
                 ep_size=1, seq_aux=True, aux_loss_alpha=0.001, num_nextn_predict_layers=0)

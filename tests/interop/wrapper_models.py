@@ -2,12 +2,12 @@
 
 Checkpoints have their names in one of three layouts, and configs in one of two; Transformers reads all of them and saves one. A model here
 says which it has: "saved" (what save_pretrained of Transformers 5 writes), "memory" (model.language_model.*, as Transformers holds it), and
-"flat" in addition (the decoder's keys beside vision_config, as Qwen2-VL was published).
+"flat" in addition (the decoder's keys beside vision_config, as Qwen2-VL was published). "transposed" and "parted" say how experts lie.
 """
 import json
 
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForImageTextToText, Gemma3Config, Gemma4Config, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2VLConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, Qwen3_5Config, Qwen3_5MoeConfig
+from transformers import AutoModelForImageTextToText, Gemma3Config, Gemma4Config, InternVLConfig, Llama4Config, LlavaConfig, Mistral3Config, Qwen2VLConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, Qwen3_5Config, Qwen3_5MoeConfig
 
 
 def sections(kind="default", theta=1000000.0, **more):
@@ -31,6 +31,11 @@ GEMMA4_TOWER = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, n
                     position_embedding_size=16)
 GEMMA4_AUDIO = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, subsampling_conv_channels=[4, 2], output_proj_dims=12)
 GEMMA4 = dict(layer_types="alternate", hidden_size_per_layer_input=0, pad_token_id=0)
+
+LLAMA4 = dict(head_dim=16, no_rope_layers="every other", attention_chunk_size=7, floor_scale=5, attn_scale=0.7, intermediate_size_mlp=128,
+              num_local_experts=4, num_experts_per_tok=2)
+LLAMA4_TOWER = dict(hidden_size=16, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vision_output_dim=24, image_size=8, patch_size=2,
+                    projector_input_dim=24, projector_output_dim=24)
 
 # name: (config class, keys of the decoder, of the tower, of the wrapper, stored dtype, layouts)
 WRAPPERS = {
@@ -113,6 +118,10 @@ WRAPPERS = {
              use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=97),
         GEMMA4_TOWER, dict(audio_config=GEMMA4_AUDIO), "bfloat16", ["saved"],
     ),
+    # As published: the decoder is a model of its own, language_model.
+    "llama4": (Llama4Config, LLAMA4, LLAMA4_TOWER, {}, "float32", ["saved"]),
+    # Experts lie alone, as quantizers write them; block 1 has an MLP.
+    "llama4-parted": (Llama4Config, dict(LLAMA4, moe_layers=[0], num_experts_per_tok=1), LLAMA4_TOWER, {}, "bfloat16", ["saved", "parted"]),
     "internvl": (InternVLConfig, dict(model_type="qwen2"), INTERNVIT, {}, "float32", ["saved"]),
     "internvl-qwen3": (
         InternVLConfig, dict(model_type="qwen3", head_dim=16), INTERNVIT, dict(tie_word_embeddings=False), "bfloat16", ["saved"],
@@ -121,7 +130,9 @@ WRAPPERS = {
 
 
 def name_layers(sizes, layers):
-    """For "alternate" or "hybrid" the types of so many blocks: every other one has full attention."""
+    """For "alternate" or "hybrid" the types of so many blocks: every other one has full attention. Or every other one does not turn."""
+    if sizes.get("no_rope_layers") == "every other":
+        sizes["no_rope_layers"] = [1 - i % 2 for i in range(layers)]
     other = {"alternate": "sliding_attention", "hybrid": "linear_attention"}.get(str(sizes.get("layer_types")))
     if other:
         sizes["layer_types"] = ["full_attention" if i % 2 else other for i in range(layers)]
@@ -144,6 +155,18 @@ def make_wrapper_config(name, sizes):
     elif cls in (Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, Qwen3_5Config, Qwen3_5MoeConfig):
         vision["out_hidden_size"] = text["hidden_size"]
     return cls(text_config=text, vision_config=vision, **around)
+
+
+def part_experts(shard):
+    """Stacks of matrices, each transposed, as linears of their own."""
+    tensors = load_file(shard)
+    for name in [name for name in tensors if name.endswith("experts.gate_up_proj")]:
+        below = name.removesuffix("gate_up_proj")
+        gates, ups = tensors.pop(name).transpose(1, 2).chunk(2, 1)
+        for kind, stack in (("gate", gates), ("up", ups), ("down", tensors.pop(below + "down_proj").transpose(1, 2))):
+            for expert, matrix in enumerate(stack):
+                tensors[f"{below}{expert}.{kind}_proj.weight"] = matrix.contiguous()
+    save_file(tensors, shard, metadata={"format": "pt"})
 
 
 def save_wrapper(name, model, folder):

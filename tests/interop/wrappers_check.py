@@ -43,8 +43,8 @@ ROUTED_CASES = {
     "gptq": ["method=gptq", "scheme=w4a16_g32_sym", *SAMPLES],
 }
 # Of a mixture, where a block has its router and its experts.
-EXPERTS = {"qwen3_vl_moe": ("mlp.gate", "mlp.experts"), "gemma4-audio": ("router.proj", "experts")}
-TOWER = re.compile(r"(model\.)?(visual|vision_tower|multi_modal_projector|embed_vision|audio_tower|embed_audio)\.")
+EXPERTS = {"qwen3_vl_moe": ("mlp.gate", "mlp.experts"), "gemma4-audio": ("router.proj", "experts"), "llama4": ("feed_forward.router", "feed_forward.experts")}
+TOWER = re.compile(r"(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|embed_vision|audio_tower|embed_audio)\.")
 
 
 def write_source(name, work):
@@ -167,6 +167,9 @@ def stack_experts(folder, experts):
             return [tensors.pop(f"{prefix}.{e}.{linear}_proj.weight") for e in range(count)]
         tensors[f"{prefix}.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(take("gate"), take("up"))])
         tensors[f"{prefix}.down_proj"] = torch.stack(take("down"))
+        if "feed_forward" in experts:  # Llama 4 has the transpose of each
+            for name in (f"{prefix}.gate_up_proj", f"{prefix}.down_proj"):
+                tensors[name] = tensors[name].transpose(1, 2).contiguous()
     save_file(tensors, f"{other}/model.safetensors", metadata={"format": "pt"})
     return other
 
@@ -197,7 +200,8 @@ def check_routed_wrapper(program, name, work):
 def check_names(name, form, output, left=("layers.1.mlp.down_proj",), packed=("layers.0.mlp.down_proj", "layers.1.mlp.up_proj")):
     """The rules of vLLM (auto_gptq: re.match of `dynamic`; auto_awq: substrings) and of Transformers (quantizers_utils), on the names both have."""
     asked = json.load(open(f"{output}/config.json"))["quantization_config"]
-    root = "visual" if WRAPPERS[name][0].__name__.startswith("Qwen") else "vision_tower"
+    own = name.startswith("llama4")  # has one name of a linear for all
+    root = "visual" if WRAPPERS[name][0].__name__.startswith("Qwen") else "vision_model.model" if own else "vision_tower"
 
     def is_left(full, by):
         if form == "gptq":
@@ -207,7 +211,7 @@ def check_names(name, form, output, left=("layers.1.mlp.down_proj",), packed=("l
             return any(key in full for key in names)
         return any(re.match(rf"(?:{key})(?:(?<=\.)|(?=\.|$))", full) or full.endswith(key) for key in names)
 
-    for by, decoder, above in (("vLLM", "language_model.model.", ""), ("Transformers", "model.language_model.", "model.")):
+    for by, decoder, above in (("vLLM", "language_model.model.", ""), ("Transformers", "language_model.model." if own else "model.language_model.", "" if own else "model.")):
         wrong = [n for n in (decoder + n for n in left) if not is_left(n, by)]
         wrong += [n for n in (decoder + n for n in packed) if is_left(n, by)]
         wrong += [n for n in [f"{above}{root}.layers.0.mlp.fc1"] if not is_left(n, by)]
@@ -216,7 +220,7 @@ def check_names(name, form, output, left=("layers.1.mlp.down_proj",), packed=("l
 
 def main():
     program, work = sys.argv[1:3]
-    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "llava", "internvl-qwen3", "gemma3-memory", "gemma4", "gemma4-audio"):
+    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "llava", "internvl-qwen3", "gemma3-memory", "gemma4", "gemma4-audio", "llama4"):
         (check_routed_wrapper if name in EXPERTS else check_wrapper)(program, name, work)
     finish()
 

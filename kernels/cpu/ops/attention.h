@@ -410,10 +410,10 @@ struct AttentionRun {
   LLMQ_INLINE void mask(float* scores, int64_t first_row, int64_t count, int64_t first_key) const {
     const int64_t earliest = t.first_position + first_row / t.group - first_key,
                   latest = t.first_position + (first_row + count - 1) / t.group - first_key;
-    if (earliest >= kKeyTile - 1 && (t.window <= 0 || latest < t.window)) return;
+    if (earliest >= kKeyTile - 1 && t.look_back.first_seen(first_key + latest) <= first_key) return;
     for (int64_t r = 0; r < count; ++r, scores += kKeyTile) {
       const int64_t last = t.first_position + (first_row + r) / t.group - first_key;
-      const int64_t first = t.window > 0 ? last - t.window + 1 : 0;
+      const int64_t first = t.look_back.first_seen(first_key + last) - first_key;
       for (int64_t j = last + 1; j < kKeyTile; ++j) scores[j] = -__builtin_inff();
       for (int64_t j = 0; j < first && j < kKeyTile; ++j) scores[j] = -__builtin_inff();
     }
@@ -475,8 +475,10 @@ struct AttentionRun {
   LLMQ_INLINE void visit(int64_t first_key) const {
     // Rows that see anything of this tile: positions from first_key on, and before the window has passed it.
     int64_t from = first_key - t.first_position, to = t.positions;
-    if (t.window > 0 && first_key + kKeyTile - 1 + t.window - t.first_position < to)
-      to = first_key + kKeyTile - 1 + t.window - t.first_position;
+    if (t.look_back.positions > 0) {
+      const int64_t end = t.look_back.last_seeing(first_key + kKeyTile - 1) + 1 - t.first_position;
+      if (end < to) to = end;
+    }
     if (from < 0) from = 0;
     if (from >= to) return;
     int64_t known = t.first_position + t.positions - first_key;
@@ -517,8 +519,7 @@ template <class V, class Product, class T>
 void attention(const AttentionTile& tile) {
   const AttentionRun<V, T> run(tile);
   run.start();
-  int64_t first = tile.window > 0 ? tile.first_position - tile.window + 1 : 0;
-  if (first < 0) first = 0;
+  const int64_t first = tile.look_back.first_seen(tile.first_position);
   for (int64_t key = first / kKeyTile * kKeyTile; key < tile.first_position + tile.positions; key += kKeyTile)
     run.template visit<Product>(key);
   run.finish();

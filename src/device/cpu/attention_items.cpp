@@ -43,7 +43,7 @@ void attend_tile(const CpuWork& work, const TensorView& out, const TensorView& q
   tile.softcap = problem.softcap;
   if (problem.sinks.pointer != nullptr) tile.sinks = problem.sinks.as<const float>() + head;
   tile.first_position = s.context + first;
-  tile.window = problem.sliding_window;
+  tile.look_back = problem.look_back();
   tile.keys = pages.keys.pointer;
   tile.values = pages.values.pointer;
   tile.pages = format_of(pages.keys.dtype);

@@ -113,7 +113,7 @@ void attend_by_tiles(CudaWork& work, const Attention& all) {
     a.head_dim = problem.head_dim;
     a.scale = problem.scale, a.softcap = problem.softcap;
     a.sinks = problem.sinks.as<const float>();
-    a.window = problem.sliding_window;
+    a.look_back = problem.look_back();
     a.splits = static_cast<int>(splits);
     a.mixed = mixed.as<float>();
     a.greatest = greatest.as<float>();
@@ -133,7 +133,7 @@ void attend_in_float32(CudaWork& work, const Attention& all) {
   a.head_dim = all.problem.head_dim;
   a.scale = all.problem.scale, a.softcap = all.problem.softcap;
   a.sinks = all.problem.sinks.as<const float>();
-  a.window = all.problem.sliding_window;
+  a.look_back = all.problem.look_back();
   a.q = rows_of(all.q);
   a.out = rows_of(all.out);
   if (all.out.shape.rank() != 2) a.out.row = all.width();

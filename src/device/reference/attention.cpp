@@ -70,8 +70,7 @@ struct AttentionRow {
   void run(const SequenceRows& sequence, std::int64_t row, std::int64_t head,
            std::vector<double>& weights) const {
     const std::int64_t position = sequence.context + row - sequence.first_row;
-    const std::int64_t first =
-        problem.sliding_window > 0 ? std::max<std::int64_t>(0, position - problem.sliding_window + 1) : 0;
+    const std::int64_t first = problem.look_back().first_seen(position);
     const std::int64_t kv_head = head / (problem.heads / problem.kv_heads);
     weights.assign(static_cast<std::size_t>(position - first + 1), 0.0);
     double greatest = -std::numeric_limits<double>::infinity();

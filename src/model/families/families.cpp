@@ -10,7 +10,7 @@ extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kP
     kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
     kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily, kGemma3Family, kQwen3NextFamily, kQwen35Text,
     kQwen35MoeText, kGemma2Family, kGptOssFamily, kGlm4MoeFamily, kMiniMaxM2Family, kGemma4Family,
-    kDeepseekV2Family, kDeepseekV3Family, kKimiK2Family, kGlm4MoeLiteFamily;
+    kDeepseekV2Family, kDeepseekV3Family, kKimiK2Family, kGlm4MoeLiteFamily, kLlama4Family;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
@@ -20,7 +20,8 @@ std::span<const Family* const> families() {
       &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family,      &kCohereFamily,
       &kCohere2Family,    &kFalconFamily,     &kGemma3Family,     &kQwen3NextFamily, &kQwen35Text,
       &kQwen35MoeText,    &kGemma2Family,     &kGptOssFamily,     &kGlm4MoeFamily,   &kMiniMaxM2Family,
-      &kGemma4Family,     &kDeepseekV2Family, &kDeepseekV3Family, &kKimiK2Family,    &kGlm4MoeLiteFamily};
+      &kGemma4Family,     &kDeepseekV2Family, &kDeepseekV3Family, &kKimiK2Family,    &kGlm4MoeLiteFamily,
+      &kLlama4Family};
   return kAll;
 }
 

@@ -7,7 +7,7 @@
 namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kQwen2VlText, kQwen25VlText,
-    kQwen3VlText, kQwen3VlMoeText, kQwen35Text, kQwen35MoeText, kGemma3Family, kGemma4Family;
+    kQwen3VlText, kQwen3VlMoeText, kQwen35Text, kQwen35MoeText, kGemma3Family, kGemma4Family, kLlama4Family;
 
 namespace {
 
@@ -40,9 +40,13 @@ constexpr const char* kGemma4ImageKeys[] = {"boi_token_id",
                                             "vision_config",
                                             "audio_config",
                                             "vision_soft_tokens_per_image"};
+constexpr const char* kLlama4ImageKeys[] = {"image_token_index", "image_token_id",  "boi_token_index",
+                                            "boi_token_id",      "eoi_token_index", "eoi_token_id",
+                                            "vision_config"};
 constexpr const char* kVisual[] = {"visual"};
 constexpr const char* kTowerAndEmbedder[] = {"vision_tower", "embed_vision"};
 constexpr const char* kAudioTowerAndEmbedder[] = {"audio_tower", "embed_audio"};
+constexpr const char* kModelAndProjector[] = {"vision_model", "multi_modal_projector"};
 constexpr const char* kTowerAndProjector[] = {"vision_tower", "multi_modal_projector"};
 
 constexpr const Family* kOfQwen2Vl[] = {&kQwen2VlText};
@@ -54,6 +58,7 @@ constexpr const Family* kOfQwen35Moe[] = {&kQwen35MoeText};
 constexpr const Family* kOfMistral3[] = {&kMistralFamily};
 constexpr const Family* kOfGemma3[] = {&kGemma3Family};
 constexpr const Family* kOfGemma4[] = {&kGemma4Family};
+constexpr const Family* kOfLlama4[] = {&kLlama4Family};
 constexpr const Family* kAnyDense[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
 constexpr const Family* kOfInternVl[] = {&kQwen2Family, &kQwen3Family, &kLlamaFamily};
 
@@ -122,12 +127,18 @@ constexpr Wrapper kGemma4 = {.model_type = "gemma4",
                              .ties_without_head = true,
                              .further = {"audio_config", kAudioTowerAndEmbedder}};
 
+constexpr Wrapper kLlama4 = {.model_type = "llama4",
+                             .architecture = "Llama4ForConditionalGeneration",
+                             .decoders = kOfLlama4,
+                             .parts = kModelAndProjector,
+                             .image_keys = kLlama4ImageKeys};
+
 }  // namespace
 
 std::span<const Wrapper* const> wrappers() {
   static constexpr const Wrapper* kAll[] = {&kQwen2Vl,  &kQwen25Vl,  &kQwen3Vl,  &kQwen3VlMoe,
                                             &kQwen35,   &kQwen35Moe, &kMistral3, &kLlava,
-                                            &kInternVl, &kGemma3,    &kGemma4};
+                                            &kInternVl, &kGemma3,    &kGemma4,   &kLlama4};
   return kAll;
 }
 

@@ -129,7 +129,10 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
   if (spec.value_is_key()) context.backend.convert(v, k);
   normalize_and_rotate(context, weights, spec, spec.query_norm, spec.query_table.value_or(spec.rope.table),
                        spec.gated ? half_of_heads(q, 0) : q, positions, block);
-  normalize_and_rotate(context, weights, spec, spec.key_norm, spec.rope.table, k, positions, block);
+  if (spec.rope.of_keys)
+    normalize_and_rotate(context, weights, spec, spec.key_norm, spec.rope.table, k, positions, block);
+  else if (spec.key_norm)
+    normalize(context, weights, *spec.key_norm, k, block);
   if (spec.value_norm) normalize(context, weights, *spec.value_norm, v, block);
 }
 
@@ -139,6 +142,7 @@ void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView&
   const float scale = spec.scale != 0 ? spec.scale : 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
   AttentionProblem problem{spec.heads,  spec.kv_heads,   spec.head_dim, scale,
                            spec.window, context.compute, spec.softcap};
+  problem.chunks = spec.chunks;
   if (spec.sinks) problem.sinks = vector_view(run.weights.tensors.at(static_cast<std::size_t>(*spec.sinks)));
   const PageBasis basis{context, spec, run.weights.kv_basis};
   // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before

@@ -1,12 +1,14 @@
 // y = sum of weight * output(act(gate) * up) over a row's experts, in rising order of the experts, and the
-// shared one last: no sum depends on the batch.
+// shared one last: no sum depends on the batch. Or gate and up read weight * x, and the sum has no weights.
 //
 // Rows of one expert lie together: they are looked up from x, pass its linears and are added to their rows of
 // y. All experts' linears of one stage are one call, so that a decode step, with a row or two for each, is
 // three rounds of the workers.
 #include "model/mixers/mixture.h"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "model/mixers/mixer.h"
@@ -20,6 +22,19 @@ PlacedRows place(Backend& backend, DType dtype, std::int64_t rows, std::int64_t 
                                    static_cast<std::size_t>(element_bytes(dtype)));
   placed.view = placed.buffer.view(dtype, {rows, width});
   return placed;
+}
+
+PlacedRows float_rows(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows) {
+  PlacedRows values = place(backend, DType::kF32, static_cast<std::int64_t>(rows.size()), x.cols());
+  backend.embed(values.view, x, rows);
+  return values;
+}
+
+PlacedRows of_type(Backend& backend, DType dtype, PlacedRows values) {
+  if (dtype == DType::kF32) return values;
+  PlacedRows rounded = place(backend, dtype, values.view.rows(), values.view.cols());
+  backend.convert(rounded.view, values.view);
+  return rounded;
 }
 
 // What a linear answers to all rows, on the host.
@@ -65,8 +80,9 @@ class MixtureRun {
 
   void all() {
     backend_.clear(y_);
-    const RoutedRows routed = route_rows(backend_, block_, weights_, spec_, x_, h_);
-    const PlacedRows x = rows_of(backend_, x_, routed.rows);
+    RoutedRows routed = route_rows(backend_, block_, weights_, spec_, x_, h_);
+    const PlacedRows x = routed_rows_of(backend_, spec_, x_, routed.rows, routed.weights);
+    if (spec_.weighs_input) std::fill(routed.weights.begin(), routed.weights.end(), 1.0f);
     pass(spec_.experts, routed, x.view);
     if (!spec_.shared) return;
     RoutedRows every;
@@ -129,13 +145,23 @@ RoutedRows route_rows(Backend& backend, const BlockSpec& block, const BlockWeigh
 }
 
 PlacedRows rows_of(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows) {
-  const auto count = static_cast<std::int64_t>(rows.size());
-  PlacedRows values = place(backend, DType::kF32, count, x.cols());
-  backend.embed(values.view, x, rows);
-  if (x.dtype == DType::kF32) return values;
-  PlacedRows rounded = place(backend, x.dtype, count, x.cols());
-  backend.convert(rounded.view, values.view);
-  return rounded;
+  return of_type(backend, x.dtype, float_rows(backend, x, rows));
+}
+
+PlacedRows scaled_rows_of(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows,
+                          std::span<const float> factors) {
+  const PlacedRows plain = float_rows(backend, x, rows);
+  PlacedRows scaled = place(backend, DType::kF32, plain.view.rows(), x.cols());
+  std::vector<std::int32_t> own(rows.size());
+  std::iota(own.begin(), own.end(), 0);
+  backend.clear(scaled.view);  // 0 + factor * row is rounded once
+  backend.add_rows(scaled.view, plain.view, own, factors);
+  return of_type(backend, x.dtype, std::move(scaled));
+}
+
+PlacedRows routed_rows_of(Backend& backend, const MixtureSpec& spec, const TensorView& x,
+                          std::span<const std::int32_t> rows, std::span<const float> weights) {
+  return spec.weighs_input ? scaled_rows_of(backend, x, rows, weights) : rows_of(backend, x, rows);
 }
 
 PlacedRows inner_rows(Backend& backend, const BlockWeights& weights, std::span<const ExpertSpec> experts,

@@ -21,6 +21,12 @@ RoutedRows route_rows(Backend& backend, const BlockSpec& block, const BlockWeigh
                       const MixtureSpec& spec, const TensorView& x, const TensorView& h);
 // These rows of x, one behind another, of its type.
 PlacedRows rows_of(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows);
+// Each of them times a number, rounded once to the type of x.
+PlacedRows scaled_rows_of(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows,
+                          std::span<const float> factors);
+// What an expert reads of its rows: times their weights, where those weigh the input.
+PlacedRows routed_rows_of(Backend& backend, const MixtureSpec& spec, const TensorView& x,
+                          std::span<const std::int32_t> rows, std::span<const float> weights);
 // act(gate(x)) * up(x), of x's type: rows [first[e], first[e + 1]) of x are those of experts[e], all of one
 // width. The linears of all experts are one call.
 PlacedRows inner_rows(Backend& backend, const BlockWeights& weights, std::span<const ExpertSpec> experts,

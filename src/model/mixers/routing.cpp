@@ -68,8 +68,9 @@ void weigh_by_scores(std::span<const float> scores, const Routing& routing, std:
 // The top_k of one row, from the greatest on.
 void choose_experts(std::span<const float> logits, const Routing& routing, std::span<Choice> chosen) {
   const bool by_sigmoid = routing.score == RouterScore::kSigmoid;
-  const std::vector<float> scores = by_sigmoid ? sigmoids(logits) : std::vector<float>();
-  std::vector<float> corrected = scores;
+  const bool weighed_so = routing.score != RouterScore::kSoftmax;
+  const std::vector<float> scores = weighed_so ? sigmoids(logits) : std::vector<float>();
+  std::vector<float> corrected = by_sigmoid ? scores : std::vector<float>();
   for (std::size_t e = 0; e < routing.correction.size(); ++e) corrected[e] += routing.correction[e];
   const std::span<const float> compared = by_sigmoid ? std::span<const float>(corrected) : logits;
   std::vector<bool> taken(logits.size());
@@ -77,7 +78,7 @@ void choose_experts(std::span<const float> logits, const Routing& routing, std::
   std::size_t next = 0;
   take_greatest(compared, chosen.size(), taken,
                 [&](std::size_t best) { chosen[next++].expert = static_cast<std::int32_t>(best); });
-  by_sigmoid ? weigh_by_scores(scores, routing, chosen) : weigh_by_softmax(logits, routing, chosen);
+  weighed_so ? weigh_by_scores(scores, routing, chosen) : weigh_by_softmax(logits, routing, chosen);
   if (routing.expert_scales.empty()) return;
   for (Choice& choice : chosen)
     choice.weight *= routing.expert_scales[static_cast<std::size_t>(choice.expert)];

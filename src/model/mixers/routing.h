@@ -2,7 +2,9 @@
 // of each, in FP64 on the host.
 //
 // Softmax is rounded to FP32 once. Sigmoids are rounded before a correction is added to choose by: a choice
-// is then that of Transformers, which computes both in FP32. A group counts by its best ones together.
+// is then that of Transformers, which computes both in FP32. A group counts by its best ones together. Where
+// only those chosen have sigmoids, the answers themselves are compared: great ones differ where sigmoids are
+// all 1.
 // Of equal ones the lower expert is the greater; a row's experts and their weights depend on that row alone.
 // A NaN is never greater than anything, so that a damaged row chooses some experts and gives NaN.
 // Cost: one exponential for each expert and row, and top_k looks at each.
@@ -23,7 +25,7 @@ struct Routing {
   int top_k = 0;
   bool normalized = false;
   RouterScore score = RouterScore::kSoftmax;
-  std::span<const float> correction = {};  // [experts]; of sigmoids alone
+  std::span<const float> correction = {};  // [experts]; of kSigmoid alone
   int groups = 1, kept_groups = 1;
   double weight_scale = 1;
   int group_best = 2;

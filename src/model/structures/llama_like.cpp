@@ -58,7 +58,8 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const 
                      keys = std::int64_t{sizes.kv_heads} * sizes.head_dim;
   AttentionSpec attention;
   attention.heads = sizes.heads, attention.kv_heads = sizes.kv_heads, attention.head_dim = sizes.head_dim;
-  attention.window = window, attention.rope = rope, attention.scale = half.traits.attention_scale;
+  attention.window = window, attention.chunks = half.traits.chunks && window != 0, attention.rope = rope,
+  attention.scale = half.traits.attention_scale;
   attention.query_table = half.traits.query_table;
   attention.softcap = half.traits.attention_softcap;
   if (half.traits.sinks) attention.sinks = builder.tensor_of_heads("self_attn.sinks", sizes.heads);
@@ -78,6 +79,9 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const 
   if (half.traits.query_key_norm) {
     attention.query_norm = builder.norm("self_attn.q_norm", half.norm, sizes.head_dim);
     attention.key_norm = builder.norm("self_attn.k_norm", half.norm, sizes.head_dim);
+  } else if (half.traits.query_key_lengths && rope.of_keys) {
+    attention.query_norm = builder.norm_of({}, half.norm, sizes.head_dim);
+    attention.key_norm = builder.norm_of({}, half.norm, sizes.head_dim);
   } else if (half.traits.query_key_norm_over_all) {
     attention.query_norm = builder.norm("self_attn.q_norm", half.norm, queries);
     attention.key_norm = builder.norm("self_attn.k_norm", half.norm, keys);
@@ -89,17 +93,18 @@ MlpSpec mlp_of(const HalfOfABlock& half) {
   BlockBuilder& builder = half.builder;
   const std::int64_t width = half.sizes.intermediate_size;
   const bool bias = half.traits.mlp_bias;
+  const std::string at = half.traits.mlp;
   MlpSpec mlp;
   mlp.width = width, mlp.activation = half.sizes.activation;
   mlp.input = builder.site("x_mlp", half.hidden), mlp.inner = builder.site("x_down", width);
   if (half.traits.fused_gate_up) {
-    const LinearId both = builder.linear("mlp.gate_up_proj", mlp.input, {width, width}, bias);
+    const LinearId both = builder.linear(at + ".gate_up_proj", mlp.input, {width, width}, bias);
     mlp.gate = Part{both, 0}, mlp.up = {both, 1};
   } else {
-    mlp.gate = Part{builder.linear("mlp.gate_proj", mlp.input, {width}, bias)};
-    mlp.up = {builder.linear("mlp.up_proj", mlp.input, {width}, bias)};
+    mlp.gate = Part{builder.linear(at + ".gate_proj", mlp.input, {width}, bias)};
+    mlp.up = {builder.linear(at + ".up_proj", mlp.input, {width}, bias)};
   }
-  mlp.output = builder.linear("mlp.down_proj", mlp.inner, {half.hidden}, bias);
+  mlp.output = builder.linear(at + ".down_proj", mlp.inner, {half.hidden}, bias);
   return mlp;
 }
 

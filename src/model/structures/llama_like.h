@@ -44,11 +44,14 @@ struct LlamaTraits {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool query_key_norm = false;           // over each head of q and k
   bool query_key_norm_over_all = false;  // over all heads of q at once, and over all of k
+  bool query_key_lengths = false;        // over each head of q and k, without a gain, where keys turn
   bool gated_attention = false;          // q_proj has a gate beside each query
   LlamaNorms norms;
+  const char* mlp = "mlp";
   float norm_offset = 0;                          // of every norm, those over heads too
   bool fused_qkv = false, fused_gate_up = false;  // are stored as one linear
   std::vector<std::int64_t> windows;  // per block, 0: full attention; none: full attention in each
+  bool chunks = false;                // windows begin at their last multiples
   std::vector<RopeUse> turns;         // per block; none: every block turns whole heads by the first table
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   std::optional<LlamaMixture> mixture;     // in the place of the MLP, in some blocks

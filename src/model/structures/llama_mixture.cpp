@@ -117,7 +117,7 @@ MixtureSpec mixture_of(const LlamaMixture& mixture, BlockBuilder& builder, std::
   spec.top_k = mixture.top_k, spec.normalized = mixture.normalized,
   spec.activation = mixture.activation.value_or(activation);
   spec.score = mixture.score, spec.groups = mixture.groups, spec.kept_groups = mixture.kept_groups;
-  spec.group_best = mixture.group_best;
+  spec.group_best = mixture.group_best, spec.weighs_input = mixture.weighs_input;
   spec.weight_scale = mixture.weight_scale;
   spec.input = builder.site(mixture.names.input, hidden);
   SiteId routed = spec.input;

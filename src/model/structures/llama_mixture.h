@@ -29,6 +29,7 @@ struct LlamaMixture {
   std::int64_t experts = 0;
   int top_k = 0;
   bool normalized = false;
+  bool weighs_input = false;
   RouterScore score = RouterScore::kSoftmax;
   int groups = 1, kept_groups = 1, group_best = 2;
   double weight_scale = 1;

@@ -151,6 +151,7 @@ void read_growth(ConfigFields& rope, ConfigFields& config, std::int64_t max_posi
     rope.bad(kOriginal, "is missing", fmt::format("{} counts in it", kBeta));
   spec.original_max_position = rope.integer(kOriginal, kPositionsRange, max_position);
   spec.original_max_position = config.integer(kOriginal, kPositionsRange, spec.original_max_position);
+  spec.growth_length = spec.original_max_position;
 }
 
 // As Transformers has them: int(share * head_dim // 2).
@@ -214,7 +215,10 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
   RopeSpec spec = read_table(rope, config, inside, max_position, turning(config, head_dim, share_inside));
   if (spec.kind == RopeKind::kProportional)
     rope.unsupported("rope_type", "is proportional, which this family does not know");
-  if (spec.growth = grown.growth; spec.growth != 0) spec.original_max_position = grown.original_max_position;
+  if (spec.growth = grown.growth; spec.growth != 0) {
+    spec.original_max_position = grown.original_max_position;
+    spec.growth_length = grown.growth_length;
+  }
   return spec;
 }
 

@@ -55,6 +55,7 @@ struct SeenExpert {
   const ExpertSpec* expert = nullptr;
   std::optional<std::size_t> routed;  // its place among the router's; none: all rows
   std::int64_t rows = 0;              // how many those are
+  float weight = 1;                   // of all rows, where an expert's weights multiply what it reads
 };
 enum class ExpertInput : std::uint8_t { kOfGateAndUp, kOfOutput };
 
@@ -85,11 +86,13 @@ class ActivationStream {
                   const std::function<void(const TensorView& x)>& see);
   InputStats statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                         RowSample* rows = nullptr, std::int64_t gram_tokens = kAllTokens);
-  // How many rows the router of the block's mixture sends to each expert.
+  // How many rows the router of the block's mixture sends to each expert; and by how much they count: each
+  // by the square of the weight that multiplies it, or by 1.
   std::vector<std::int64_t> routed_rows(int block, const DeviceWeights& weights,
+                                        std::vector<double>* squares = nullptr,
                                         Samples samples = Samples::kAll);
-  // What these experts read, chunk after chunk: `see` is told which of them. An expert without rows in a
-  // chunk is not shown. On one device.
+  // What these experts read, times the weights that multiply it, chunk after chunk: `see` is told which of
+  // them. An expert without rows in a chunk is not shown. On one device.
   void each_expert_input(int block, const DeviceWeights& weights, std::span<const SeenExpert> experts,
                          ExpertInput input,
                          const std::function<void(std::size_t expert, const TensorView& x)>& see,

@@ -39,9 +39,10 @@ std::uint64_t sampled_rows(const MixtureSpec& mixture) {
 }  // namespace
 
 std::uint64_t PeakMemory::expert_rows(const MixtureSpec& mixture) const {
-  const std::uint64_t width = positive(std::max(mixture.width, mixture.shared_width));
-  return chunk_ * (positive(mixture.hidden) * (4 + element_) + width * (4 + 4 + element_) +
-                   mixture.experts.size() * (4 + 4));
+  const std::uint64_t width = positive(std::max(mixture.width, mixture.shared_width)),
+                      read = 4 + element_ + (mixture.weighs_input ? 4 : 0);
+  return chunk_ *
+         (positive(mixture.hidden) * read + width * (4 + 4 + element_) + mixture.experts.size() * (4 + 4));
 }
 
 // Of as many experts as go at once, as prepared.

@@ -16,6 +16,7 @@ struct AttentionCase {
   bool permuted = true;
   float softcap = 0;
   bool sinks = false;
+  bool chunks = false;
 
   std::int64_t rows() const {
     std::int64_t sum = 0;
@@ -24,7 +25,8 @@ struct AttentionCase {
   }
   AttentionProblem problem() const {
     return {heads,          kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)),
-            sliding_window, compute,  softcap};
+            sliding_window, compute,  softcap,  {},
+            chunks};
   }
   // Of each head: below all scores, among them, above them.
   std::vector<float> sink_scores() const {
@@ -92,8 +94,7 @@ inline PlacedPages place_pages(Backend& backend, const AttentionCase& c, const A
     const Placed k = put(backend, DType::kF32, rows, data.keys[s]),
                  v = put(backend, DType::kF32, rows, data.values[s]);
     backend.store_kv(placed.pages, k.view, v.view, slots);
-    const std::int64_t unseen =
-        c.sliding_window > 0 ? std::max<std::int64_t>(0, c.sequences[s].first - c.sliding_window + 1) : 0;
+    const std::int64_t unseen = c.problem().look_back().first_seen(c.sequences[s].first);
     std::fill_n(table.begin(), unseen / kAttentionTile * kAttentionTile / c.block_size, order.back());
   }
   return placed;
@@ -151,8 +152,7 @@ inline std::vector<double> attention_bound(const AttentionCase& c, const Attenti
     for (std::int64_t i = 0; i < c.sequences[s].second; ++i, ++row)
       for (int head = 0; head < c.heads; ++head) {
         const std::int64_t last = c.sequences[s].first + i;
-        const std::int64_t first =
-            c.sliding_window > 0 ? std::max<std::int64_t>(0, last - c.sliding_window + 1) : 0;
+        const std::int64_t first = c.problem().look_back().first_seen(last);
         const double error = score_error(c, data.keys[s], data.q.data() + (row * c.heads + head) * c.head_dim,
                                          head / (c.heads / c.kv_heads), first, last);
         // The online softmax multiplies what it has by an exp and rounds, once per tile of 64; bfloat16

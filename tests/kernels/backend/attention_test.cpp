@@ -50,6 +50,38 @@ TEST_P(Attention, SlidingWindow) {
       check({4, 2, 16, window, 16, {{0, 70}, {140, 3}, {4, 1}}, compute});
 }
 
+// Chunks that end within a tile, at its end and behind it; sequences that begin, pass and end a chunk.
+TEST_P(Attention, Chunks) {
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const std::int64_t chunk : {1, 2, 5, 63, 64, 65, 100, 500})
+      for (const bool sinks : {false, true})
+        check({4,
+               2,
+               16,
+               chunk,
+               16,
+               {{0, 70}, {140, 3}, {4, 1}, {chunk, 2}, {chunk * 2 - 1, 1}},
+               compute,
+               true,
+               0,
+               sinks,
+               true});
+}
+
+// A chunk is no window: where one begins nothing of the chunk before is seen.
+TEST_P(Attention, ChunksBeginAnew) {
+  const AttentionCase windowed{2, 1, 16, 8, 16, {{8, 1}}}, alone{2, 1, 16, 0, 16, {{0, 1}}};
+  AttentionCase chunked = windowed;
+  chunked.chunks = true;
+  const AttentionData data = make_attention_data(windowed, 3);
+  AttentionData last = data;
+  last.keys[0].erase(last.keys[0].begin(), last.keys[0].end() - 16);
+  last.values[0].erase(last.values[0].begin(), last.values[0].end() - 16);
+  const std::vector<float> got = run_attention(backend(), chunked, data);
+  EXPECT_TRUE(same_bits(got, run_attention(backend(), alone, last)));
+  EXPECT_FALSE(same_bits(got, run_attention(backend(), windowed, data)));
+}
+
 TEST_P(Attention, SoftcapAndSinks) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const float softcap : {0.0f, 0.5f, 20.0f})

@@ -177,9 +177,11 @@ TEST_P(RowInvariance, HeadsThatShareAKey) {
 TEST_P(RowInvariance, Attention) {
   const std::int64_t positions = 150;
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
-    for (const std::int64_t window : {0, 40, -1}) {
-      AttentionCase whole{6, 2, 64, std::max<std::int64_t>(window, 0), 16, {{0, positions}}, compute, false};
-      if (window < 0) whole.softcap = 3, whole.sinks = true;
+    for (const std::int64_t window : {0, 40, -1, -40}) {
+      AttentionCase whole{6,       2,    64, window == -1 ? 0 : std::abs(window), 16, {{0, positions}},
+                          compute, false};
+      if (window == -1) whole.softcap = 3, whole.sinks = true;
+      whole.chunks = window == -40;
       const AttentionData data = make_attention_data(whole, 31);
       const std::vector<float> all = run_attention(single(), whole, data);
       const std::int64_t width = std::int64_t{whole.heads} * whole.head_dim,

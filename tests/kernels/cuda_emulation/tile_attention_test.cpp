@@ -53,7 +53,7 @@ std::vector<float> run_tile_attention(const AttentionCase& c, const AttentionDat
   a.tiles = tiles.data(), a.wide_count = wide_count, a.tile_count = static_cast<int64_t>(tiles.size()),
   a.tables = tables.data(), a.positions = positions.data();
   a.rows = c.rows(), a.heads = c.heads, a.head_dim = c.head_dim;
-  a.scale = c.problem().scale, a.window = c.sliding_window, a.softcap = c.softcap;
+  a.scale = c.problem().scale, a.look_back = c.problem().look_back(), a.softcap = c.softcap;
   const std::vector<float> sinks = c.sink_scores();
   if (c.sinks) a.sinks = sinks.data();
   a.mixed = mixed.data(), a.greatest = greatest.data(), a.sum = sum.data();
@@ -75,7 +75,9 @@ TEST(CudaTileAttention, AgreesWithTheReferenceDecodedAndPrefilled) {
         AttentionCase{16, 2, 128, 0, 16, {{500, 20}, {700, 1}}}, AttentionCase{8, 1, 256, 40, 7, {{60, 9}}},
         AttentionCase{8, 2, 64, 0, 16, {{510, 4}, {0, 30}}, {}, true, 3, true},
         AttentionCase{8, 2, 256, 128, 16, {{700, 20}}, {}, true, 0.5f, false},
-        AttentionCase{8, 1, 64, 128, 16, {{1100, 3}, {0, 1}}, {}, true, 0, true}}) {
+        AttentionCase{8, 1, 64, 128, 16, {{1100, 3}, {0, 1}}, {}, true, 0, true},
+        AttentionCase{4, 2, 64, 100, 16, {{90, 20}, {599, 3}}, {}, true, 0, false, true},
+        AttentionCase{8, 1, 64, 512, 16, {{500, 30}, {1024, 1}}, {}, true, 0, true, true}}) {
     c.compute = Compute::kBFloat16;
     const AttentionData data = make_attention_data(c, 3);
     AttentionData magnitudes = data;

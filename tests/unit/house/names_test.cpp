@@ -71,7 +71,8 @@ Findings named_architectures(const std::string& path, const std::string& text) {
 // models, have names of their own ("llama-bpe", "llama3").
 Findings compared_architectures(const std::string& path, const std::string& text) {
   const std::string name =
-      "\"(llama|mistral|ministral3|mixtral|qwen[23]|qwen[23]_moe|qwen3_next|qwen3_5(_moe)?(_text)?|phi3|opt|"
+      "\"(llama(4(_text)?)?|mistral|ministral3|mixtral|qwen[23]|qwen[23]_moe|qwen3_next|qwen3_5(_moe)?(_text)"
+      "?|phi3|opt|"
       "olmo[23]|olmoe|smollm3|seed_oss|"
       "starcoder2|granite|glm4|glm4_moe|minimax_m2|cohere2?|gemma2|gemma[34]_text|gemma[34]|gpt_oss|falcon|"
       "deepseek_v[23]|kimi_k2|glm4_moe_lite)["

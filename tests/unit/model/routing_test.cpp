@@ -55,6 +55,20 @@ RoutedRows by_sigmoid(const std::vector<float>& logits, Routing routing) {
   return route(logits, routing, pool);
 }
 
+// Where sigmoids of all of them are 1, the answers still differ.
+TEST(Routing, ThoseChosenByTheirAnswersHaveTheirSigmoids) {
+  ThreadPool pool(1);
+  const std::vector<float> logits = {40, 50, 60, -2, 1, 0, -1, -2};
+  const RoutedRows routed =
+      route(logits, {.experts = 4, .top_k = 2, .score = RouterScore::kSigmoidOfChosen}, pool);
+  EXPECT_THAT(routed.first, ElementsAre(0u, 1u, 3u, 4u, 4u));
+  EXPECT_THAT(routed.rows, ElementsAre(1, 0, 1, 0));
+  EXPECT_FLOAT_EQ(routed.weights[0], static_cast<float>(1 / (1 + std::exp(-1.0))));
+  EXPECT_EQ(routed.weights[1], 1);
+  EXPECT_EQ(routed.weights[2], 0.5f);
+  EXPECT_EQ(by_sigmoid(logits, {.experts = 4, .top_k = 2}).rows, (std::vector<std::int32_t>{0, 1, 0, 1}));
+}
+
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 TEST(Routing, ACorrectionChoosesAndDoesNotWeigh) {

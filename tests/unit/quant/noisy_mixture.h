@@ -102,13 +102,14 @@ inline void expect_same_bytes(const ExpertJob& one, const ExpertJob& other) {
 }
 
 // Of the mixture's output on the calibration rows, in the first block and with its own attention.
-inline double mixture_error(const NoisyMixture& model, const std::string& method) {
+inline double mixture_error(const ScratchModel& model, const std::string& method) {
   const Checkpoint checkpoint = model.open();
   const ExpertJob job(method +
                           "scheme: w3a16_g8_sym\nignore: [lm_head, 're:.*self_attn.*']\n"
                           "calibration: {samples: 4, sequence_length: 24}\n",
                       checkpoint);
-  NoisyMixture rounded;
+  ScratchModel rounded;
+  rounded.config = model.config;
   rounded.tensors = model.tensors;
   for (const auto& [module, matrix] : job.output.quantized) {
     std::vector<float> values(matrix.codes.size());

@@ -232,6 +232,35 @@ TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
   EXPECT_EQ(blocks.free(), 8);
 }
 
+// Chunks of 6 begin at 12 and 18: of 20 positions in blocks of 4 the next sees 18 ... 20, from block 4 on.
+TEST(KvBlocks, WhatLiesBeforeAChunkIsGivenBackAndAPrefixNeedsItsChunkOnly) {
+  KvBlocks blocks(8, 4, true, {KvWindow{6, 1, true}});
+  // Where all layers see chunks alone, nothing behind 12 looks before it: those 12 are found though nobody
+  // computed them, and two blocks are taken.
+  KvTable table = filled(blocks, counting(0, 20));
+  EXPECT_EQ(blocks.free(), 6);
+  blocks.release_passed(table);
+  EXPECT_EQ(blocks.free(), 7);
+  EXPECT_EQ(own(table).passed, 4u);
+  // 12 positions of 13 end where a chunk begins: nothing of them is looked at, and nothing is taken.
+  KvTable shorter = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(shorter, counting(0, 13)), 12);
+  EXPECT_EQ(own(shorter).passed, 3u);
+  EXPECT_EQ(blocks.free(), 7);
+  std::vector<BlockCopy> copies;
+  ASSERT_TRUE(blocks.reserve(shorter, 14, copies));
+  EXPECT_TRUE(copies.empty());
+  blocks.truncate(shorter, 13);  // 13 and all up to 17 look at 12
+  EXPECT_THROW(blocks.truncate(shorter, 11), Error) << "position 11 looks at 6, which is not there";
+  KvTable forked = blocks.fork(table);
+  blocks.truncate(forked, 18);
+  EXPECT_THROW(blocks.truncate(forked, 17), Error) << "position 17 looks at 12, which is gone";
+  blocks.close(forked);
+  for (KvTable* one : {&table, &shorter}) blocks.close(*one);
+  EXPECT_EQ(blocks.free(), 8);
+  EXPECT_EQ(most_kv_blocks(KvWindow{6, 1, true}, 4, 100, 3), 3);
+}
+
 // Blocks of 4: at most those of 6 - 1 positions before a step of 3, and a rounding down each to a grain of 2
 // and to a block.
 TEST(KvBlocks, KnowsTheMostThatASequenceHolds) {

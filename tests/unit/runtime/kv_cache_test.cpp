@@ -113,6 +113,22 @@ TEST(PageGroups, PagesOfTwoSizesHavePoolsOfTheirOwn) {
   EXPECT_EQ(cache.pages(3).keys.shape, (Shape{10, 16, 2, 32}));
 }
 
+// Chunks and a window of equal length are groups of their own; one pool for both looks back as the window.
+TEST(PageGroups, ChunksAreNoWindow) {
+  ModelSpec spec = six_layers();
+  for (const std::size_t i : {std::size_t{0}, std::size_t{3}}) spec.blocks[i].pages = {2, 8, 100, true};
+  const PageGroups groups = page_groups(spec, true);
+  ASSERT_EQ(groups.windows.size(), 3u);
+  EXPECT_TRUE(groups.windows[0].chunks);
+  EXPECT_FALSE(groups.windows[1].chunks || groups.windows[2].chunks);
+  EXPECT_FALSE(page_groups(spec, false).windows[0].chunks) << "what a window needs";
+  for (BlockSpec& block : spec.blocks) block.pages.chunks = true;
+  EXPECT_TRUE(page_groups(spec, false).windows[0].chunks);
+  spec.blocks[1].pages.window = 150;  // of which none begins where each of 100 does
+  EXPECT_FALSE(page_groups(spec, false).windows[0].chunks);
+  EXPECT_EQ(page_groups(spec, false).windows[0].positions, 150);
+}
+
 // Layers 6 and 7 behind those six read the pages of layers 5 and 3.
 ModelSpec eight_layers() {
   ModelSpec spec = six_layers();

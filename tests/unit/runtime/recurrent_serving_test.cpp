@@ -1,13 +1,12 @@
 // Serving of models with recurrent states: an answer is the one a request gets alone, whatever runs beside
 // it, whatever is pushed out, cut or forked, found by a snapshot, guessed wrongly or kept on the host.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <random>
+#include <map>
 
 #include "base/error.h"
-#include "runtime/generate.h"
-#include "runtime/serving_engine.h"
-#include "small_engine.h"
+#include "golden_serving.h"
 
 namespace llmq::testing {
 namespace {
@@ -28,58 +27,6 @@ Engine open_hybrid(const std::string& name, std::int64_t kv_tokens, bool prefix_
   options.snapshot_bytes = snapshot_bytes;
   options.snapshots_apart = 4;
   return Engine::load(hybrid(name), make_cpu_backend(2), options);
-}
-
-// Some with the same beginning, some of several answers, greedy or not.
-std::vector<GenerationRequest> hybrid_requests() {
-  std::mt19937 random(5);
-  std::vector<GenerationRequest> requests;
-  for (std::uint64_t id = 1; id <= 12; ++id) {
-    GenerationRequest request;
-    request.id = id;
-    for (std::int32_t i = 0; i < 13 && id % 2 == 0; ++i) request.prompt.push_back(3 + i * 7 % 90);
-    const auto length = request.prompt.size() + 1 + random() % 9;
-    while (request.prompt.size() < length)
-      request.prompt.push_back(static_cast<std::int32_t>(3 + random() % 90));
-    request.max_tokens = static_cast<std::int64_t>(4 + random() % 12);
-    request.n = id % 3 == 0 ? 2 : 1;
-    request.ignore_eos = true;
-    if (id % 4 == 1) request.sampling.temperature = 0.8f, request.sampling.seed = id;
-    requests.push_back(std::move(request));
-  }
-  return requests;
-}
-
-std::vector<std::int32_t> alone_of(Engine& engine, const GenerationRequest& request, int index) {
-  GenerateOptions options;
-  options.max_tokens = request.max_tokens;
-  options.sampling = request.sampling;
-  options.sampling.seed = answer_seed(request.sampling.seed, index);
-  options.ignore_eos = true;
-  return generate_tokens(engine, request.prompt, options, [](std::int32_t) { return true; }).tokens;
-}
-
-struct Served {
-  Answers answers;
-  ServingStatistics statistics;
-};
-
-Served serve(Engine& engine, const std::vector<GenerationRequest>& requests, const SchedulerLimits& limits,
-             Drafter* drafter, std::int64_t guesses = 3) {
-  ServingOptions options;
-  options.limits = limits;
-  options.limits.max_model_len = 60;
-  options.num_draft_tokens = drafter == nullptr ? 0 : guesses;
-  ServingEngine serving(engine, nullptr, options, drafter);
-  Served served;
-  Ends ends;
-  for (const GenerationRequest& request : requests) {
-    EXPECT_FALSE(serving.submit(request));
-    collect(serving.step(), served.answers, ends);
-  }
-  while (!serving.idle()) collect(serving.step(), served.answers, ends);
-  served.statistics = serving.statistics();
-  return served;
 }
 
 SchedulerLimits limits_of(std::int64_t tokens, std::int64_t sequences = 4) {
@@ -129,7 +76,7 @@ class RecurrentServing : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(RecurrentServing, AnAnswerIsTheOneARequestGetsAlone) {
-  const std::vector<GenerationRequest> requests = hybrid_requests();
+  const std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   std::int64_t preempted = 0;
   // Much memory and long steps; few tokens in a step, so that prompts are cut; few pages, so that sequences
   // are pushed out.
@@ -144,7 +91,7 @@ TEST_P(RecurrentServing, AnAnswerIsTheOneARequestGetsAlone) {
 }
 
 TEST_P(RecurrentServing, APrefixIsFoundWhereASnapshotIs) {
-  const std::vector<GenerationRequest> requests = hybrid_requests();
+  const std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   const std::uint64_t state = alone_.spec().state_bytes();
   for (const auto& [tokens, most, room] : {std::tuple{400, 64, kManySnapshots}, std::tuple{400, 5, 2 * state},
                                            std::tuple{64, 7, 2 * state}, std::tuple{400, 16, state}}) {
@@ -218,7 +165,7 @@ TEST_P(RecurrentServing, AnAnswerLeavesASnapshotToTheNextTurn) {
 }
 
 TEST_P(RecurrentServing, WrongGuessesAreTakenBack) {
-  std::vector<GenerationRequest> requests = hybrid_requests();
+  std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   for (GenerationRequest& request : requests) request.n = 1;
   Answers said;
   std::map<std::uint64_t, std::size_t> prompts;
@@ -238,7 +185,7 @@ TEST_P(RecurrentServing, WrongGuessesAreTakenBack) {
 
 // A fork behind guesses for the first token; guesses of the text itself.
 TEST_P(RecurrentServing, AnswersForkBehindGuesses) {
-  std::vector<GenerationRequest> requests = hybrid_requests();
+  std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   for (GenerationRequest& request : requests) {
     request.n = 2;
     request.prompt.insert(request.prompt.end(), {5, 6, 5, 6, 5, 6, 5});
@@ -252,7 +199,7 @@ TEST_P(RecurrentServing, AnswersForkBehindGuesses) {
 
 // The same model guesses always right, another one mostly wrong; either may be the one with states.
 TEST_P(RecurrentServing, ItDraftsAndIsDraftedFor) {
-  std::vector<GenerationRequest> requests = hybrid_requests();
+  std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   for (const bool same : {true, false}) {
     Engine engine = open_hybrid(GetParam(), 400);
     const auto drafter = make_model_drafter(
@@ -267,7 +214,7 @@ TEST_P(RecurrentServing, ItDraftsAndIsDraftedFor) {
 }
 
 TEST_P(RecurrentServing, WhatIsPushedOutComesBackFromTheHost) {
-  const std::vector<GenerationRequest> requests = hybrid_requests();
+  const std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   std::int64_t restored = 0;
   for (const bool guesses : {false, true}) {
     Engine engine = open_hybrid(GetParam(), 64, guesses);
@@ -312,7 +259,7 @@ std::map<std::uint64_t, std::vector<std::vector<double>>> scores_of(Engine& engi
 
 // Prefixes, wrong guesses and the host at once leave every logit as it is alone.
 TEST_P(RecurrentServing, LogitsAreThoseOfAFreshRun) {
-  std::vector<GenerationRequest> requests = hybrid_requests();
+  std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   Answers said;
   std::map<std::uint64_t, std::size_t> prompts;
   std::map<std::uint64_t, std::vector<std::vector<double>>> wanted;
@@ -336,7 +283,7 @@ TEST_P(RecurrentServing, LogitsAreThoseOfAFreshRun) {
 // Where there is no room for one snapshot, nothing is looked for.
 TEST_P(RecurrentServing, WithoutRoomNoPrefixIsFound) {
   Engine engine = open_hybrid(GetParam(), 400, true, alone_.spec().state_bytes() - 1);
-  const std::vector<GenerationRequest> requests = hybrid_requests();
+  const std::vector<GenerationRequest> requests = mixed_requests(13, 12);
   for (int time = 0; time < 2; ++time) {
     const Served served = serve(engine, requests, limits_of(64), nullptr);
     EXPECT_EQ(served.statistics.prefix_hits, 0);
@@ -346,7 +293,7 @@ TEST_P(RecurrentServing, WithoutRoomNoPrefixIsFound) {
 }
 
 TEST_P(RecurrentServing, AStateIsGoodForItsNextPositionAlone) {
-  Engine engine = open_hybrid(GetParam(), 64);
+  Engine engine = open_golden(GetParam(), 64);
   KvSequence sequence(engine.cache());
   const std::vector<std::int32_t> prompt = {5, 6, 7, 8, 9}, more = {10, 11};
   engine.forward(sequence, prompt);

@@ -63,7 +63,7 @@ std::vector<double> MixtureQuantizer::output_errors() {
   BlockWeights& weights = block_.weights.front();
   Backend& backend = block_.run.backend;
   const std::vector<std::int64_t> rows =
-      stream_.routed_rows(block_.number, block_.weights, Samples::kForSearch);
+      stream_.routed_rows(block_.number, block_.weights, nullptr, Samples::kForSearch);
   std::vector<SeenExpert> experts;
   for (std::size_t e = 0; e < rows.size(); ++e)
     experts.push_back({&mixture_.experts[e], rows[e] == 0 ? std::nullopt : std::optional(e), rows[e]});

@@ -4,6 +4,7 @@
 // changed while the experts are quantized, so every pass sends the same rows to the same experts. A chunk's
 // rows of one expert are gathered in their order and summed behind those of the chunks before.
 #include <array>
+#include <numeric>
 
 #include "base/error.h"
 #include "model/mixers/mixture.h"
@@ -23,19 +24,30 @@ TensorView stream_of(const MixtureSpec& mixture, DeviceSamples& lane, const Samp
   return mixture.router_norm ? lane.residual(chunk) : TensorView();
 }
 
+// By how much the rows of an expert count, row after row, so that no sum depends on where chunks are cut.
+void add_squares(const MixtureSpec& mixture, const RoutedRows& routed, std::size_t expert, double& sum) {
+  for (std::size_t i = routed.first[expert]; i < routed.first[expert + 1]; ++i) {
+    const double weight = mixture.weighs_input ? static_cast<double>(routed.weights[i]) : 1;
+    sum += weight * weight;
+  }
+}
+
 }  // namespace
 
 std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceWeights& weights,
-                                                        Samples samples) {
+                                                        std::vector<double>* squares, Samples samples) {
   const MixtureSpec& mixture = mixture_of_block(spec(block));
   std::vector<std::int64_t> counts(mixture.experts.size());
+  if (squares != nullptr) squares->assign(counts.size(), 0);
   see_inputs(mixture.input, block, weights, samples,
              [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
                turn.wait();
                const RoutedRows routed = route_rows(lane.backend(), spec(block), weights[0], mixture, x,
                                                     stream_of(mixture, lane, chunk));
-               for (std::size_t e = 0; e < counts.size(); ++e)
+               for (std::size_t e = 0; e < counts.size(); ++e) {
                  counts[e] += static_cast<std::int64_t>(routed.first[e + 1] - routed.first[e]);
+                 if (squares != nullptr) add_squares(mixture, routed, e, (*squares)[e]);
+               }
                turn.pass();
              });
   return counts;
@@ -53,6 +65,13 @@ void ActivationStream::each_expert_input(
     const std::array<std::size_t, 2> first = {0, static_cast<std::size_t>(x.rows())};
     see(i, inner_rows(backend, weights[0], {experts[i].expert, 1}, first, mixture.activation, x).view);
   };
+  const auto add_all = [&](std::size_t i, const TensorView& x) {
+    if (experts[i].weight == 1) return add(i, x);
+    std::vector<std::int32_t> every(static_cast<std::size_t>(x.rows()));
+    std::iota(every.begin(), every.end(), 0);
+    const std::vector<float> weight(every.size(), experts[i].weight);
+    add(i, scaled_rows_of(backend, x, every, weight).view);
+  };
   see_inputs(mixture.input, block, weights, samples,
              [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
                turn.wait();
@@ -60,13 +79,16 @@ void ActivationStream::each_expert_input(
                    route_rows(backend, spec(block), weights[0], mixture, x, stream_of(mixture, lane, chunk));
                for (std::size_t i = 0; i < experts.size(); ++i) {
                  if (!experts[i].routed) {
-                   add(i, x);
+                   add_all(i, x);
                    continue;
                  }
                  const std::size_t first = routed.first[*experts[i].routed],
                                    end = routed.first[*experts[i].routed + 1];
                  if (first == end) continue;
-                 add(i, rows_of(backend, x, std::span(routed.rows).subspan(first, end - first)).view);
+                 add(i,
+                     routed_rows_of(backend, mixture, x, std::span(routed.rows).subspan(first, end - first),
+                                    std::span(routed.weights).subspan(first, end - first))
+                         .view);
                }
                turn.pass();
              });

@@ -1,7 +1,9 @@
 #include "quant/pipeline/experts/mixture_quantizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -35,7 +37,7 @@ void MixtureQuantizer::run() {
   const std::size_t first_module = block_.run.report.modules.size();
   if (!any_planned(ExpertInput::kOfGateAndUp) && !any_planned(ExpertInput::kOfOutput)) return;
   const NamedRange range(block_.run.backend, "experts");
-  counts_ = stream_.routed_rows(block_.number, block_.weights);
+  counts_ = stream_.routed_rows(block_.number, block_.weights, &squares_);
   for (const ExpertInput input : {ExpertInput::kOfGateAndUp, ExpertInput::kOfOutput}) {
     if (!any_planned(input)) continue;
     if (input == ExpertInput::kOfGateAndUp) {
@@ -67,6 +69,13 @@ void MixtureQuantizer::check(const InputStats& stats, SiteId site) const {
   check_finite(stats, block_.spec, site, block_.run.source.checkpoint().path(), block_.run.plan.compute);
 }
 
+// Of the weights that multiply rows, over all rows of all experts.
+double MixtureQuantizer::mean_square() const {
+  if (!mixture_.weighs_input) return 1;
+  return std::accumulate(squares_.begin(), squares_.end(), 0.0) /
+         static_cast<double>(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}));
+}
+
 // 8-bit inputs are judged on rows.
 bool MixtureQuantizer::needs_rows() const {
   const std::vector<LinearId> linears = mixture_.linears();
@@ -90,13 +99,13 @@ void MixtureQuantizer::fold_input() {
   std::map<LinearId, double> share;
   for (std::size_t e = 0; e < counts_.size(); ++e)
     for (const LinearId id : readers_of(mixture_.experts[e], ExpertInput::kOfGateAndUp))
-      share[id] = static_cast<double>(counts_[e]) / static_cast<double>(stream_.tokens());
+      share[id] = squares_[e] / static_cast<double>(stream_.tokens());
   InputWithGram input(std::move(all_), block_.run);
   const std::vector<float> s = folding_.fold(mixture_.input, input.seen, &input.gram, share);
   all_ = std::move(input.seen);
   if (s.empty()) return;
   all_.divide_channels(s);
-  counts_ = stream_.routed_rows(block_.number, block_.weights);
+  counts_ = stream_.routed_rows(block_.number, block_.weights, &squares_);
 }
 
 void MixtureQuantizer::fold_outputs() {
@@ -141,7 +150,8 @@ void MixtureQuantizer::each_seen(std::span<const SeenExpert> experts, ExpertInpu
 SeenExpert MixtureQuantizer::seen(std::size_t expert, ExpertInput input) const {
   const bool every = input == ExpertInput::kOfOutput && is_starved(expert);
   return {&mixture_.experts[expert], every ? std::nullopt : std::optional(expert),
-          every ? stream_.tokens() : counts_[expert]};
+          every ? stream_.tokens() : counts_[expert],
+          every ? static_cast<float>(std::sqrt(mean_square())) : 1};
 }
 
 void MixtureQuantizer::pass_experts(ExpertInput input) {
@@ -149,7 +159,7 @@ void MixtureQuantizer::pass_experts(ExpertInput input) {
   for (std::size_t e = 0; e < mixture_.experts.size(); ++e) experts.push_back(seen(e, input));
   each_seen(experts, input, [&](const SeenExpert& expert, SeenInput seen) {
     if (input == ExpertInput::kOfGateAndUp) {
-      seen.stats.add_prior(all_.stats, prior_tokens(mixture_));
+      seen.stats.add_prior(all_.stats, prior_tokens(mixture_), mean_square());
       if (is_starved(*expert.routed)) seen.rows = all_.rows;
     }
     quantize_readers(*expert.expert, input, std::move(seen));

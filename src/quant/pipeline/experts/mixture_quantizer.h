@@ -15,6 +15,11 @@
 // times the layer's. One of each expert goes from up into its output, judged on the rows of the output behind
 // the original gate and up.
 //
+// Where weights multiply what experts read (MixtureSpec::weighs_input), they do so in all of these: H_e and
+// the rows of an output are of weighed rows; a row that stands for any, in H_all and where all rows pass an
+// expert, has the root mean square of all weights; and an expert's share of a loss is that of its squared
+// weights.
+//
 // Router and shared gate are never quantized. Which experts are starved depends on counts alone. Sums are
 // collected for as many experts at a time as the plan says (Plan::experts_at_once), in a pass over the
 // samples each; no result depends on how many they are. First the scales, then gate and up of all experts,
@@ -71,7 +76,9 @@ class MixtureQuantizer {
   LinearJudgement& judgement_;
   const MixtureSpec& mixture_;
   Quantize quantize_;
+  double mean_square() const;
   std::vector<std::int64_t> counts_;  // rows of each expert
+  std::vector<double> squares_;       // of the weights that multiply them
   SeenInput all_{InputStats(1), {}};  // what gate and up read, all rows
 };
 
