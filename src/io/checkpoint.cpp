@@ -187,6 +187,7 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     return;
   }
   if (tensor.exponents) return read_mxfp4_rows(tensor, into, pool);
+  if (tensor.pieces) return read_gguf_parts(tensor, into, pool);
   if (tensor.shift != 0) {
     const Lease lease = hold(tensor);
     to_float32(view, into);
@@ -259,6 +260,11 @@ bool Checkpoint::is_kept(const StoredTensor& tensor) { return tensor.stored_byte
 
 std::uint64_t Checkpoint::bytes_to_read(const StoredTensor& tensor) {
   std::uint64_t bytes = 0;
+  if (tensor.pieces) {
+    for (const StoredTensor::Piece& piece : *tensor.pieces)
+      bytes += round_up(piece.offset + piece.view.bytes(), kIoBlock) - piece.offset / kIoBlock * kIoBlock;
+    return bytes;
+  }
   for_bands(tensor.view, [&](std::int64_t first, std::int64_t count) {
     const State::Bytes band = State::bytes_of(tensor, first, count);
     bytes += round_up(band.offset + band.size, kIoBlock) - band.offset / kIoBlock * kIoBlock;
@@ -280,6 +286,11 @@ void Checkpoint::read_ahead(const StoredTensor& tensor) const {
 }
 
 void Checkpoint::release(const StoredTensor& tensor) const {
+  if (tensor.pieces) {
+    for (const StoredTensor::Piece& piece : *tensor.pieces)
+      state_->mapping(tensor).release(piece.offset, piece.view.bytes());
+    return;
+  }
   state_->mapping(tensor).release(tensor.offset, tensor.stored_bytes());
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "io/gguf_parts.h"
 #include "io/gguf_reading.h"
 #include "tensor/tensor_view.h"
 
@@ -55,12 +56,20 @@ struct StoredTensor {
     std::int64_t block_rows = 1, block_columns = 1;
   };
   std::optional<BlockScales> block_scales = {};
+  float shift = 0;  // what is stored is greater by so much; read_float32() undoes it
+  // What a GGUF has in another order, or in several tensors (io/gguf_parts.h), all in one shard;
+  // read_float32() undoes it. Of one, the view is that of its bytes; of several it is of no bytes, and F32.
+  struct Piece {
+    TensorView view;
+    std::uint64_t offset = 0;
+    GgufPart part;
+  };
+  std::shared_ptr<const std::vector<Piece>> pieces = {};
   // Whether the bytes are rows of numbers, one after another; where they are not, only read_float32() tells
   // values.
-  float shift = 0;  // what is stored is greater by so much; read_float32() undoes it
   bool in_order() const {
     return shift == 0 && permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents &&
-           !block_scales;
+           !block_scales && !pieces;
   }
   std::uint64_t stored_bytes() const {  // of all of them
     return view.bytes() * static_cast<std::uint64_t>(side_by_side);
@@ -172,6 +181,7 @@ class Checkpoint {
   Lease hold_exponents(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
   void read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   void read_float8_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
+  void read_gguf_parts(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   friend class CheckpointReader;  // builds the State
   struct State;
   std::shared_ptr<const State> state_;

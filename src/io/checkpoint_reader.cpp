@@ -137,7 +137,25 @@ void CheckpointReader::read_gguf(ReadGguf read) {
     add_tensor(named.name, tensor.dtype, named.shape.value_or(tensor.shape), tensor.offset + named.offset,
                named.permuted_heads);
     state_->tensors.back().shift = named.shift;
+    if (!named.pieces.empty()) add_pieces(named, file.header.tensors);
   }
+}
+
+// To the last tensor.
+void CheckpointReader::add_pieces(const NamedGgufTensor& named, const std::vector<GgufTensor>& tensors) {
+  auto pieces = std::make_shared<std::vector<StoredTensor::Piece>>();
+  const std::byte* const file = state_->mappings.back()->bytes().data();
+  for (const auto& [index, part] : named.pieces) {
+    const GgufTensor& own = tensors[index];
+    pieces->push_back(
+        {TensorView(static_cast<const void*>(file + own.offset), own.dtype, own.shape), own.offset, part});
+  }
+  StoredTensor& tensor = state_->tensors.back();
+  if (pieces->size() > 1) {
+    tensor.view = TensorView(static_cast<const void*>(nullptr), DType::kF32, pieces->front().part.whole);
+    tensor.offset = 0;
+  }
+  tensor.pieces = std::move(pieces);
 }
 
 namespace {

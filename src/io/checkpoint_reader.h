@@ -13,6 +13,7 @@
 
 namespace llmq {
 
+struct GgufTensor;
 struct ShardIndex;
 
 // Fills a State; the steps of both containers.
@@ -40,6 +41,7 @@ class CheckpointReader {
   // Of the last shard added.
   void add_tensor(const std::string& name, DType dtype, const Shape& shape, std::uint64_t offset,
                   int permuted_heads);
+  void add_pieces(const NamedGgufTensor& named, const std::vector<GgufTensor>& tensors);
   // Every tensor of the index lies in the shard it names.
   void cross_check(const ShardIndex& index, const Path& index_path) const;
   void warn_unreferenced(const ShardIndex& index, const std::vector<std::string>& names) const;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "io/gguf_parts.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -25,6 +26,12 @@ struct NamedGgufTensor {
   std::optional<Shape> shape = {};
   std::uint64_t offset = 0;
   float shift = 0;  // StoredTensor::shift
+  // Of what lies in another order, or in several tensors, of which `index` is the first: all of them.
+  struct Piece {
+    std::size_t index = 0;
+    GgufPart part;
+  };
+  std::vector<Piece> pieces = {};
 };
 
 struct GgufReading {

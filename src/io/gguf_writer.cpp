@@ -128,6 +128,10 @@ void GgufMetadata::set_f32s(std::string_view key, std::span<const float> values)
   set(key, GgufType::kArray, array_of(GgufType::kF32, values));
 }
 
+void GgufMetadata::set_bools(std::string_view key, std::span<const std::uint8_t> values) {
+  set(key, GgufType::kArray, array_of(GgufType::kBool, values));
+}
+
 void GgufMetadata::set_value(std::string_view key, const GgufValue& value) {
   std::string bytes;
   if (value.is_array()) {

@@ -35,7 +35,8 @@ class GgufMetadata {
   void set_strings(std::string_view key, std::span<const std::string> values);
   void set_i32s(std::string_view key, std::span<const std::int32_t> values);
   void set_f32s(std::string_view key, std::span<const float> values);
-  void set_value(std::string_view key, const GgufValue& value);  // as another file has it
+  void set_bools(std::string_view key, std::span<const std::uint8_t> values);  // 0 or 1
+  void set_value(std::string_view key, const GgufValue& value);                // as another file has it
   void erase(std::string_view key);
 
   const Entry* find(std::string_view key) const;

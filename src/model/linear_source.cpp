@@ -180,13 +180,19 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
   const StoredTensor& tensor = find_tensor(checkpoint(), name);
   const TensorView& view = tensor.view;
   if (!has_codes(view.dtype) || view.shape.rank() != 2) return std::nullopt;
+  if (tensor.pieces && !tensor.pieces->front().part.only_rows()) return std::nullopt;
   const std::int64_t rows = view.shape[0];
   const std::uint64_t row_bytes = view.bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
   const Lease lease = checkpoint().hold(tensor);
   QuantizedMatrix matrix = matrix_of_blocks(view.dtype, view.cols());
   matrix.codes.reserve(static_cast<std::size_t>(view.shape.elements()));
+  std::vector<std::int64_t> stored_rows(static_cast<std::size_t>(tensor.pieces ? rows : 0));
+  for (std::int64_t row = 0; row < std::ssize(stored_rows); ++row)
+    stored_rows[static_cast<std::size_t>(tensor.pieces->front().part.rows(row))] = row;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t from = tensor.permuted_heads == 0 ? row : source_row(row, rows, tensor.permuted_heads);
+    const std::int64_t from = tensor.pieces                ? stored_rows[static_cast<std::size_t>(row)]
+                              : tensor.permuted_heads == 0 ? row
+                                                           : source_row(row, rows, tensor.permuted_heads);
     append_block_row(view.dtype, view.as<const std::byte>() + static_cast<std::uint64_t>(from) * row_bytes,
                      matrix);
   }

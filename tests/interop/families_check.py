@@ -117,7 +117,7 @@ MIXTURES = {
     "minimax_m2": MiniMaxM2Config(**SPARSE, head_dim=16, num_local_experts=4, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
 }
 FURTHER = ("glm4_moe", "deepseek_v3", "glm4_moe_lite")  # have a block behind the last
-WITHOUT_GGUF = (*FURTHER, "qwen3_next", "deepseek_v2", "gemma4_text", "llama4_text")
+WITHOUT_GGUF = ("gemma4_text", "llama4_text")
 # Transformers reads stacks alone, so what is compared with it is a copy that is stacked again.
 STACKED = {
     "granitemoe": (".block_sparse_moe.experts.", "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),

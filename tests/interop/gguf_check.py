@@ -1,5 +1,5 @@
 """GGUF as llmq writes it: the `gguf` package dequantizes every type to the values llmq reads; llama.cpp's converter writes the same keys and tensors,
-llama-quantize the same files.   gguf_check.py LLMQ WORK
+llama-quantize the same files.   gguf_check.py LLMQ WORK [MODEL...]   (of these models alone)
 
 The last two need llama.cpp: its source ($LLMQ_PEERS/src/lcpp/vendor/llama.cpp or $LLMQ_LLAMA_CPP) and its built tools ($LLMQ_PEERS/llama.cpp/bin). Where they
 are missing the check says so and does the rest.
@@ -10,10 +10,11 @@ import torch, transformers
 from safetensors.torch import load_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config,
                           Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig)
+from gguf_models import further_models, without_mtp
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
-program, work = sys.argv[1:3]
+program, work, only = *sys.argv[1:3], sys.argv[3:]
 peers = os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))
 source = os.environ.get("LLMQ_LLAMA_CPP", f"{peers}/src/lcpp/vendor/llama.cpp")
 quantize = f"{peers}/llama.cpp/bin/llama-quantize"
@@ -46,7 +47,7 @@ def bits(array):
 
 # 1. Every type, as the package dequantizes it and as llmq reads it.
 every = random_model("every-type", Qwen3Config(vocab_size=2048, head_dim=32, tie_word_embeddings=False, **sizes), TINYSTORIES)
-for kind in CONVERTERS + QUANTIZES:
+for kind in CONVERTERS + QUANTIZES if not only else []:
     path, out = f"{work}/types.gguf", f"{work}/types"
     llmq(program, "convert", every, path, "--to", "gguf", "--dtype", kind, "--overwrite")
     llmq(program, "convert", path, out, "--dtype", "f32", "--overwrite")
@@ -120,6 +121,9 @@ models = {
     "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
                                                  tie_word_embeddings=True, **sizes), smollm2),
 }
+
+further = further_models(random_model, smollm2, work)
+models |= further
 
 # What published configs say and Transformers' class has no key of.
 with open(f"{models['minimax_m2']}/config.json", "r+", encoding="utf-8") as file:
@@ -217,7 +221,7 @@ def convert(*arguments):
     """
     argv, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
     automatic = transformers.AutoTokenizer.from_pretrained
-    if any(family in arguments[0] for family in ("qwen", "phi", "olmo", "seed", "gpt-oss", "minimax")):
+    if any(family in arguments[0] for family in ("qwen", "phi", "olmo", "seed", "gpt-oss", "minimax", "glm4", "deepseek", "smollm3")):
         transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -230,6 +234,11 @@ def convert(*arguments):
         sys.argv = argv
         transformers.AutoTokenizer.from_pretrained = automatic
     return None
+
+
+def close(mine, other):
+    """To one rounding: PyTorch's exp is none that rounds to the nearest."""
+    return np.abs(mine.view(np.int32).astype(np.int64) - other.view(np.int32)).max() <= 1
 
 
 def keys(reader):
@@ -245,16 +254,19 @@ DELIBERATE = {
     "mistral": {"tokenizer.ggml.scores", "tokenizer.ggml.merges", "llama.attention.sliding_window"},
     "sentencepiece": {"llama.attention.sliding_window"},
 }
+# Families whose published checkpoints have a block that predicts further tokens.
+HAVE_MTP = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 # Its checkpoint stores the shared embedding as lm_head, which the converter takes for an output without an embedding; llama.cpp does not load that.
 RENAMED = {"tinystories": {"output.weight": "token_embd.weight"}}
 
 # 2. Key by key and byte by byte with llama.cpp's converter.
 if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
+    models = {name: directory for name, directory in models.items() if not only or name in only}
     for name, directory in models.items():
         for kind in CONVERTERS if name == "llama" else ["f16", "q8_0"]:
             a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
             llmq(program, "convert", directory, a, "--to", "gguf", "--dtype", kind, "--overwrite")
-            error = convert(directory, "--outtype", kind, "--outfile", b)
+            error = convert(directory, "--outtype", kind, "--outfile", b, *(["--no-mtp"] if name in HAVE_MTP and without_mtp(directory) else []))
             if error:
                 expect(False, f"{name} {kind}: convert_hf_to_gguf.py: {error}")
                 continue
@@ -269,10 +281,13 @@ if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
             mine = {t.name: t for t in ours.tensors}
             other = {RENAMED.get(name, {}).get(t.name, t.name): t for t in theirs.tensors}
             wrong = [n for n in mine.keys() | other.keys() if n not in mine or n not in other or mine[n].tensor_type != other[n].tensor_type
-                     or list(mine[n].shape) != list(other[n].shape) or not np.array_equal(bits(mine[n].data), bits(other[n].data))]
+                     or list(mine[n].shape) != list(other[n].shape)
+                     or not (close(mine[n].data, other[n].data) if n.endswith("ssm_a") else np.array_equal(bits(mine[n].data), bits(other[n].data)))]
             expect(not wrong, f"{name} {kind}: {len(mine)} tensors, byte for byte" + (f": not {sorted(wrong)[:4]}" if wrong else ""))
     # Where ggml's reference is in the package too, and no mix of types has a say but that of the output.
     for name, kind in (("qwen3_moe", "q4_0"), ("qwen2_moe", "q4_0"), ("olmoe", "q4_0"), ("qwen3_moe", "mxfp4_moe"), ("gpt_oss", "mxfp4_moe")):
+        if name not in models:
+            continue
         a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
         llmq(program, "convert", models[name], a, "--to", "gguf", "--dtype", kind, "--overwrite")
         convert(models[name], "--outtype", "f32", "--outfile", b)
@@ -282,7 +297,7 @@ if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
                  not np.array_equal(bits(ours[n].data).ravel(), bits(gguf.quants.quantize(theirs[n].data, ours[n].tensor_type)).ravel())]
         expect(len(stacks) == 3 * sizes["num_hidden_layers"] and not wrong, f"{name}: {len(stacks)} stacks of experts in {kind} as the package rounds the converter's"
                + (f": not {wrong[:3]}" if wrong else ""))
-    for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3"):
+    for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3", *further):
         if name not in models:
             continue
         if name.startswith("gemma"):  # whose tokenizer.model is another vocabulary than its tokenizer.json
@@ -290,15 +305,18 @@ if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
         stored = f"{work}/stored.gguf"
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))
-        rounded = 1e-6 if name == "granitemoe" else 0  # of whose multipliers a GGUF has the F32 nearest to config.json's
+        # A GGUF has the F32 nearest to multipliers, and to -exp(A_log) of a delta net.
+        rounded = 1e-6 if name == "granitemoe" else 1e-4 if name in further else 0
         expect(abs(of_file / of_source - 1) <= rounded, f"{name}: the perplexity of its GGUF, {of_file!r}, is that of its safetensors, {of_source!r}")
 else:
     print(f"SKIPPED in part: no convert_hf_to_gguf.py below {source} (LLMQ_LLAMA_CPP), so keys are not compared with llama.cpp's converter")
 
 # 3. Whole files with llama-quantize, from the same BF16 or F32 numbers.
 if os.path.isfile(quantize):
-    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe"):
-        stored = f"{work}/stored.gguf"
+    stored = f"{work}/stored.gguf"
+    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", *further):
+        if name not in models:
+            continue
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         wrong = []
         for kind in QUANTIZES if name != "SmolLM2" else ["q4_0", "q4_k_m", "q2_k"]:
@@ -309,21 +327,24 @@ if os.path.isfile(quantize):
                 wrong.append(kind)
         expect(not wrong, f"{name}: the files of llama-quantize, byte for byte" + (f": not {wrong}" if wrong else ""))
 
-    # 4. With an importance matrix that llmq wrote, in both forms, and ggml's search.
+if os.path.isfile(quantize):
+    # 4. With an importance matrix that llmq wrote, in both forms, and ggml's search. llama-quantize knows each entry by its name and size.
     settings = ["--set", "format=gguf", "--set", "calibration.samples=4", "--set", "calibration.sequence_length=64"]
-    llmq(program, "convert", models["llama"], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
-    for form in ("gguf", "dat"):
+    for name, form in [("llama", "gguf"), ("llama", "dat"), *((name, "gguf") for name in further)]:
+        if name not in models:
+            continue
+        llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         matrix, a, b = f"{work}/imatrix.{form}", f"{work}/ours.gguf", f"{work}/theirs.gguf"
-        llmq(program, "quantize", "--method", "imatrix", "--model", models["llama"], "--output", a, "--overwrite", *settings, "--set", f"gguf.imatrix_out={matrix}")
+        llmq(program, "quantize", "--method", "imatrix", "--model", models[name], "--output", a, "--overwrite", *settings, "--set", f"gguf.imatrix_out={matrix}")
         wrong = []
-        for kind in QUANTIZES if form == "gguf" else ["q4_0"]:
-            llmq(program, "quantize", "--method", "imatrix", "--model", models["llama"], "--output", a, "--overwrite", "--set", "format=gguf", "--set",
+        for kind in QUANTIZES if name == "llama" and form == "gguf" else ["q4_0"]:
+            llmq(program, "quantize", "--method", "imatrix", "--model", models[name], "--output", a, "--overwrite", "--set", "format=gguf", "--set",
                  f"scheme={kind}", "--set", f"gguf.importance={matrix}", "--set", "gguf.search=ggml")
             done = subprocess.run([quantize, "--imatrix", matrix, stored, b, kind.upper(), str(os.cpu_count())], capture_output=True, text=True)
             ours, theirs = ({t.name: (t.tensor_type, bits(t.data)) for t in gguf.GGUFReader(path).tensors} if done.returncode == 0 else {} for path in (a, b))
             if done.returncode != 0 or any(ours[n][0] != theirs[n][0] or not np.array_equal(ours[n][1], theirs[n][1]) for n in theirs):
                 wrong.append(kind)
-        expect(not wrong, f"llama: with the importance matrix as .{form}, the tensors of llama-quantize --imatrix, byte for byte" + (f": not {wrong}" if wrong else ""))
-else:
+        expect(not wrong, f"{name}: with the importance matrix as .{form}, the tensors of llama-quantize --imatrix, byte for byte" + (f": not {wrong}" if wrong else ""))
+if not os.path.isfile(quantize):
     print(f"SKIPPED in part: no llama-quantize in {peers}/llama.cpp/bin (LLMQ_PEERS), so its files are not compared")
 finish()

@@ -17,6 +17,12 @@ namespace {
        {std::move(message), file, std::move(where), "keep the model in safetensors"});
 }
 
+const AttentionSpec* attention_of(const ModelSpec& spec) {
+  for (const BlockSpec& block : spec.blocks)
+    if (const AttentionSpec* const attention = block.attention()) return attention;
+  return nullptr;
+}
+
 bool computes(const ModelSpec& spec, Activation activation) {
   return std::all_of(spec.blocks.begin(), spec.blocks.end(), [&](const BlockSpec& block) {
     const MlpSpec* const mlp = block.mlp();
@@ -62,7 +68,7 @@ void check_ropes(const ModelSpec& spec, const GgufFamily& family, const std::str
 
 void check_what_no_key_says(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
   const std::string_view name = family.architecture;
-  const AttentionSpec* const attention = spec.blocks.front().attention();
+  const AttentionSpec* const attention = attention_of(spec);
   if (spec.final_norm.offset != family.norm_shift)
     refuse(file, "model_type", fmt::format("GGUF's {} models have other norms", name));
   if (family.tied_and_scaled && !spec.tied_head)
@@ -71,6 +77,11 @@ void check_what_no_key_says(const ModelSpec& spec, const GgufFamily& family, con
   if (family.tied_and_scaled &&
       std::abs(spec.embedding.scale / std::sqrt(static_cast<float>(spec.hidden_size)) - 1) > 0.01f)
     refuse(file, "hidden_size", fmt::format("llama.cpp's {} scales the embedding by its root", name));
+  const DeltaSpec* const delta = spec.blocks.front().delta();
+  if (family.one_state_width && delta != nullptr && delta->heads.key_dim != delta->heads.value_dim)
+    refuse(file, "linear_value_head_dim",
+           fmt::format("is {}, and GGUF's {} models have it equal to linear_key_head_dim, which is {}",
+                       delta->heads.value_dim, name, delta->heads.key_dim));
   if (attention == nullptr) return;
   if ((attention->softcap != 0 && !family.has(GgufKey::kAttentionSoftcap)) ||
       (spec.logit_softcap != 0 && !family.has(GgufKey::kLogitSoftcap)))
@@ -85,35 +96,69 @@ void check_what_no_key_says(const ModelSpec& spec, const GgufFamily& family, con
 
 // Sizes of heads that the file does not tell are taken from the hidden size.
 void check_heads(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
-  const AttentionSpec* const attention = spec.blocks.front().attention();
-  const bool told = family.has(GgufKey::kKeyLength) || family.has(GgufKey::kUnusualKeyLength);
+  const AttentionSpec* const attention = attention_of(spec);
+  const bool told = family.has(GgufKey::kKeyLength) || family.has(GgufKey::kUnusualKeyLength) ||
+                    family.has(GgufKey::kStatedKeyLength);
   if (attention != nullptr && !told && attention->inner_width() != spec.hidden_size)
     refuse(file, "head_dim",
            fmt::format("GGUF's {} models have heads that make up the hidden size {}, not {}",
                        family.architecture, spec.hidden_size, attention->inner_width()));
 }
 
-// llama.cpp knows by the architecture which blocks have experts, and what their weights sum to.
+// llama.cpp knows by the architecture which blocks have experts, and what their weights sum to, but where
+// keys say it.
 void check_experts(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  const std::string_view name = family.architecture;
+  bool leading = family.has(GgufKey::kDenseBlocks);
   for (const BlockSpec& block : spec.blocks) {
     const MixtureSpec* const mixture = block.mixture();
-    const std::string_view name = family.architecture;
-    if ((mixture != nullptr) != (family.experts != GgufExperts::kNone))
+    leading = leading && mixture == nullptr;
+    if ((mixture != nullptr) != (family.experts != GgufExperts::kNone) && !leading)
       refuse(file, block.prefix, fmt::format("GGUF's {} models have experts in every block", name));
     if (mixture == nullptr) continue;
-    if (mixture->score != family.score || mixture->groups != 1 || mixture->weight_scale != 1)
+    const bool groups = family.has(GgufKey::kExpertGroups) && mixture->group_best == 2;
+    if (mixture->score != family.score || (mixture->groups != 1 && !groups) ||
+        (mixture->weight_scale != 1 && !family.has(GgufKey::kExpertScale)))
       refuse(file, block.prefix, fmt::format("llama.cpp's {} scores experts in another way", name));
-    if (const bool sums = family.experts == GgufExperts::kSumToOne; mixture->normalized != sums)
+    if (const bool sums = family.experts == GgufExperts::kSumToOne;
+        family.experts != GgufExperts::kAsTold && mixture->normalized != sums)
       refuse(file, "norm_topk_prob",
              fmt::format("llama.cpp's {} {} the weights of a row's experts by their sum", name,
                          sums ? "always divides" : "never divides"));
   }
+  if (leading) refuse(file, "model_type", fmt::format("GGUF's {} models have experts", name));
+}
+
+// llama.cpp knows by the architecture which blocks do not turn.
+void check_turns(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  for (std::size_t i = 0; family.turning_period != 0 && i < spec.blocks.size(); ++i) {
+    const AttentionSpec* const attention = spec.blocks[i].attention();
+    const bool turns = (static_cast<std::int64_t>(i) + 1) % family.turning_period != 0;
+    if (attention != nullptr && turns != (attention->rope.dims != 0))
+      refuse(file, "no_rope_layers",
+             fmt::format("in GGUF's {} models each {}th block does not turn, and all others do",
+                         family.architecture, family.turning_period));
+  }
+}
+
+// Over latents llama.cpp turns neighbours.
+void check_latents(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  for (const BlockSpec& block : spec.blocks)
+    if (const LatentAttentionSpec* const latent = block.latent_attention();
+        latent != nullptr && latent->rope.pairs != RopePairs::kNeighbours)
+      refuse(file, "rope_interleave",
+             fmt::format("is false, and GGUF's {} models turn neighbours", family.architecture));
 }
 
 }  // namespace
 
 const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& file) {
-  const GgufFamily* const family = gguf_family(spec.family);
+  const GgufFamily* const family = gguf_family(gguf_decoder(spec));
+  if (spec.wrapper && (family == nullptr || !family->without_tower))
+    refuse(file, "model_type",
+           fmt::format("a {} is not written as GGUF, which would need its tower as a "
+                       "file of its own",
+                       spec.family));
   if (family == nullptr)
     refuse(file, "model_type", fmt::format("models of family {} are not written as GGUF", spec.family));
   const std::string_view name = family->architecture;
@@ -125,6 +170,8 @@ const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& fi
     refuse(file, std::move(where), std::move(why));
   check_heads(spec, *family, file);
   check_experts(spec, *family, file);
+  check_latents(spec, *family, file);
+  check_turns(spec, *family, file);
   check_windows(spec, *family, file);
   for (const BlockSpec& block : spec.blocks) {
     const AttentionSpec* const attention = block.attention();

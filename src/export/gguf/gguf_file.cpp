@@ -1,5 +1,7 @@
 #include "export/gguf/gguf_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -30,6 +32,14 @@ void write_plain(std::span<const float> values, std::span<std::byte> bytes) {
   for (const float value : values)
     if (!std::isfinite(value)) fail(ErrorKind::kBadInput, "holds {}", value);
   std::memcpy(bytes.data(), values.data(), bytes.size());
+}
+
+// llama-quantize says no outer extents of 1: the gate of a shared expert is a vector there.
+Shape declared_shape(const Shape& shape, const GgufFileType& file_type) {
+  std::vector<std::int64_t> extents;
+  for (int axis = 0; axis < shape.rank(); ++axis)
+    if (!extents.empty() || shape[axis] != 1 || axis + 1 == shape.rank()) extents.push_back(shape[axis]);
+  return is_of_converter(file_type) ? shape : Shape(std::span<const std::int64_t>(extents));
 }
 
 // "blk.3." of "blk.3.attn_q.weight"; whatever else there is belongs together.
@@ -120,10 +130,13 @@ void check_gguf_destination(Io& io, const OutputTarget& target, const Path& sour
 }
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
-  const GgufFamily* const family = gguf_family(spec.family);
+  const GgufFamily* const family = gguf_family(gguf_decoder(spec));
   const MixtureSpec* const mixture = spec.blocks.back().mixture();
+  const AttentionSpec* attention = nullptr;
+  for (const BlockSpec& block : spec.blocks)
+    if (attention == nullptr) attention = block.attention();
   return {family == nullptr ? GgufLarge::kNone : family->large, static_cast<int>(spec.blocks.size()),
-          spec.blocks.front().attention()->heads, spec.blocks.front().attention()->kv_heads,
+          attention == nullptr ? 1 : attention->heads, attention == nullptr ? 1 : attention->kv_heads,
           mixture == nullptr ? 0 : static_cast<int>(mixture->experts.size())};
 }
 
@@ -133,17 +146,20 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
       request_(std::move(request)),
       place_(io, single(request_.target)) {
   check_gguf_destination(io, single(request_.target), checkpoint.path());
+  if (spec.wrapper)
+    Log::get().warn(fmt::format("{}: the decoder alone is written, without what stands around it", source_));
   tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
   types_ =
       choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
   GgufMetadata metadata =
       gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
-                          tensors_->parameters(), stated_file_type(*request_.file_type, tensors_->tensors()));
+                          tensors_->tensors(), stated_file_type(*request_.file_type, tensors_->tensors()));
   if (!request_.license.empty()) metadata.set_string("general.license", request_.license);
   if (!request_.quantized_by.empty()) metadata.set_string("general.quantized_by", request_.quantized_by);
   std::vector<TensorDeclaration> declarations;
   for (std::size_t i = 0; i < types_.size(); ++i)
-    declarations.push_back({tensors_->tensors()[i].name, types_[i], tensors_->tensors()[i].shape});
+    declarations.push_back({tensors_->tensors()[i].name, types_[i],
+                            declared_shape(tensors_->tensors()[i].shape, *request_.file_type)});
   if (place_.resumed() && !go_on(metadata, declarations)) {
     Log::get().warn(fmt::format("{}: the files of an interrupted run are damaged; it starts again",
                                 place_.files().string()));

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "export/gguf/family_limits.h"
 #include "export/gguf/gguf_rope.h"
+#include "export/gguf/gguf_sizes.h"
 #include "export/gguf/hub_card.h"
 #include "export/gguf/vocabulary.h"
 #include "io/gguf.h"
@@ -17,7 +18,6 @@ namespace {
 
 constexpr std::uint32_t kQuantizationVersion = 2;  // GGML_QNT_VERSION
 constexpr const char* kVersionKey = "general.quantization_version";
-constexpr const char* kFileTypeKey = "general.file_type";
 
 std::string first_of(const std::string& a, const std::string& b) { return a.empty() ? b : a; }
 
@@ -81,20 +81,24 @@ void add_sources(const std::string& what, const std::optional<std::vector<ModelC
 }
 
 // "135M"; with experts "8x7B", of which the second is what a model with one of them would have.
-std::string label_of(const ModelSpec& spec, std::uint64_t parameters) {
-  std::size_t experts = 0;
-  for (const BlockSpec& block : spec.blocks) {
-    const MixtureSpec* const mixture = block.mixture();
-    if (mixture == nullptr) continue;
-    experts = mixture->experts.size();
-    parameters -= (experts - 1) * 3 * static_cast<std::uint64_t>(mixture->width * mixture->hidden);
+std::string label_of(std::span<const GgufMixTensor> tensors) {
+  std::uint64_t parameters = 0;
+  std::int64_t experts = 0, stacks = 0;
+  for (const GgufMixTensor& tensor : tensors) {
+    const bool stack = tensor.name.find("_exps.") != std::string::npos && tensor.shape.rank() > 2;
+    const std::int64_t matrices = stack ? tensor.shape[0] : 1;
+    parameters += static_cast<std::uint64_t>(tensor.shape.elements() / matrices);
+    experts += stack ? matrices : 0, stacks += stack ? 1 : 0;
   }
   const std::string label = size_label(parameters);
-  return experts == 0 ? label : fmt::format("{}x{}", experts, label);
+  return stacks == 0 ? label : fmt::format("{}x{}", experts / stacks, label);
 }
 
-void add_general(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, const std::string& name,
-                 std::uint64_t parameters, GgufMetadata& metadata) {
+void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name,
+                 std::span<const GgufMixTensor> tensors, GgufMetadata& metadata) {
+  std::uint64_t parameters = 0;
+  for (const GgufMixTensor& tensor : tensors)
+    parameters += static_cast<std::uint64_t>(tensor.shape.elements());
   add_sampling(io, checkpoint, metadata);
   const ModelNameParts parts = name_parts(checkpoint, name, parameters);
   const ModelCardFields card = read_model_card(io, checkpoint.path(), parameters);
@@ -109,7 +113,7 @@ void add_general(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, co
   add("finetune", parts.finetune);
   add("basename", parts.basename);
   add("description", {});
-  add("size_label", first_of(parts.size_label, label_of(spec, parameters)));
+  add("size_label", first_of(parts.size_label, label_of(tensors)));
   for (const char* key : {"license", "license.name", "license.link", "source.url", "source.doi",
                           "source.uuid", "source.repo_url"})
     add(key, {});
@@ -119,95 +123,10 @@ void add_general(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, co
   if (!card.languages.empty()) metadata.set_strings("general.languages", card.languages);
 }
 
-// What check_gguf_family() lets pass has the same sizes in all blocks.
-// `dense_width` is intermediate_size, which no block need have where all have experts.
-void add_size(GgufKey key, const ModelSpec& spec, std::int64_t dense_width, const GgufFamily& family,
-              const GgufFileType& file_type, GgufMetadata& metadata) {
-  const RopeSpec& rope = gguf_rope(spec);
-  const AttentionSpec& attention = *spec.blocks.front().attention();
-  const MixtureSpec* const mixture = spec.blocks.front().mixture();
-  const auto add = [&](std::int64_t value) {
-    metadata.set_u32(family.key(key), static_cast<std::uint32_t>(value));
-  };
-  switch (key) {
-    case GgufKey::kBlockCount:
-      return add(static_cast<std::int64_t>(spec.blocks.size()));
-    case GgufKey::kContextLength:
-      return add(spec.max_position);
-    case GgufKey::kEmbeddingLength:
-      return add(spec.hidden_size);
-    case GgufKey::kFeedForwardLength:
-      return add(mixture == nullptr ? spec.blocks.front().mlp()->width : dense_width);
-    case GgufKey::kHeadCount:
-      return add(attention.heads);
-    case GgufKey::kKvHeadCount:
-      return add(attention.kv_heads);
-    case GgufKey::kRopeScaling:
-      return add_rope_scaling(rope, family, metadata);
-    case GgufKey::kOriginalContext:
-      return add(rope.original_max_position);
-    case GgufKey::kFrequencyBase:
-      return metadata.set_f32(family.key(key), static_cast<float>(rope.theta));
-    case GgufKey::kWindowFrequencyBase:
-      return metadata.set_f32(family.key(key), static_cast<float>(spec.ropes.back().theta));
-    case GgufKey::kAttentionSoftcap:
-      if (attention.softcap != 0) metadata.set_f32(family.key(key), attention.softcap);
-      return;
-    case GgufKey::kLogitSoftcap:
-      if (spec.logit_softcap != 0) metadata.set_f32(family.key(key), spec.logit_softcap);
-      return;
-    case GgufKey::kNormEpsilon:
-      return metadata.set_f32(family.key(key), spec.final_norm.eps);
-    case GgufKey::kUnusualKeyLength:
-      if (spec.hidden_size == attention.inner_width()) return;
-      [[fallthrough]];
-    case GgufKey::kKeyLength:
-      add(attention.head_dim);
-      return metadata.set_u32(fmt::format("{}.attention.value_length", family.architecture),
-                              static_cast<std::uint32_t>(attention.head_dim));
-    case GgufKey::kFileType:
-      return metadata.set_u32(kFileTypeKey, file_type.id);
-    case GgufKey::kVocabularySize:
-      return add(spec.vocab_size);
-    case GgufKey::kTurningDimensions:
-      return add(rope.dims);
-    case GgufKey::kWindow:
-      if (attention.window != 0 || family.window == GgufWindow::kAlways) add(attention.window);
-      return;
-    case GgufKey::kAttentionScale:
-      return metadata.set_f32(family.key(key), attention.scale);
-    case GgufKey::kEmbeddingScale:
-      return metadata.set_f32(family.key(key), spec.embedding.scale);
-    case GgufKey::kResidualScale:
-      return metadata.set_f32(family.key(key), spec.blocks.front().sublayers.front().residual_scale);
-    case GgufKey::kLogitScale:
-      return metadata.set_f32(family.key(key), static_cast<float>(1 / spec.final_norm.scale));
-    case GgufKey::kExpertCount:
-      return add(std::ssize(mixture->experts));
-    case GgufKey::kExpertUsedCount:
-      return add(mixture->top_k);
-    case GgufKey::kExpertWidth:
-      return add(mixture->width);
-    case GgufKey::kSharedExpertWidth:
-      return add(mixture->shared_width);
-    case GgufKey::kGatingFunction:
-      return add(mixture->score == RouterScore::kSigmoid ? kGgufSigmoid : kGgufSoftmax);
-  }
-}
-
-void add_sizes(const ModelSpec& spec, const Json& config, const GgufFamily& family,
-               const GgufFileType& file_type, GgufMetadata& metadata) {
-  const Json* const dense = config.find("intermediate_size");
-  const std::int64_t dense_width = dense != nullptr && dense->is_integer() ? dense->as_integer() : 0;
-  for (const GgufKey key : family.keys) add_size(key, spec, dense_width, family, file_type, metadata);
-  metadata.set_u32(kVersionKey, kQuantizationVersion);
-}
-
 // The converter writes these two among the sizes; llama-quantize, which alone makes the other types, puts
 // them last.
 void say_file_type(const GgufFileType& file_type, GgufMetadata& metadata) {
-  const bool converters = !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
-  if (!converters) {
+  if (!is_of_converter(file_type)) {
     metadata.erase(kVersionKey);
     metadata.erase(kFileTypeKey);
   }
@@ -231,7 +150,7 @@ GgufMetadata copied(const GgufHeader& header) {
 }  // namespace
 
 GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
-                                 const std::string& name, std::uint64_t parameters,
+                                 const std::string& name, std::span<const GgufMixTensor> tensors,
                                  const GgufFileType& file_type) {
   if (checkpoint.is_gguf()) {
     const GgufFile source = open_gguf(io, checkpoint.path());
@@ -244,8 +163,9 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
   metadata.set_string("general.architecture", family.architecture);
   add_rope_attention_factor(gguf_rope(spec), family, metadata);
   metadata.set_string("general.type", "model");
-  add_general(io, checkpoint, spec, name, parameters, metadata);
-  add_sizes(spec, checkpoint.config(), family, file_type, metadata);
+  add_general(io, checkpoint, name, tensors, metadata);
+  add_gguf_sizes(checkpoint, spec, family, file_type, metadata);
+  metadata.set_u32(kVersionKey, kQuantizationVersion);
   add_gguf_vocabulary(io, checkpoint, spec.vocab_size, family.vocabulary, metadata);
   say_file_type(file_type, metadata);
   return metadata;

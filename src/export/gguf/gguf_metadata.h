@@ -10,6 +10,7 @@
 // A GGUF that is written again keeps its keys; only the file type changes, and what splitting left.
 // Source: llama.cpp's conversion/base.py and llama.py, gguf-py/gguf/metadata.py.
 #pragma once
+#include <span>
 #include <string>
 
 #include "export/gguf/type_mix.h"
@@ -19,9 +20,9 @@
 
 namespace llmq {
 
-// `name`: the model's directory or hub name as the user wrote it. `parameters`: elements of all tensors.
+// `name`: the model's directory or hub name as the user wrote it. `tensors`: all that the file has.
 GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
-                                 const std::string& name, std::uint64_t parameters,
+                                 const std::string& name, std::span<const GgufMixTensor> tensors,
                                  const GgufFileType& file_type);
 
 // What a model id says: "org/SmolLM2-135M-Instruct" -> {"SmolLM2 135M Instruct", "org", "SmolLM2",

@@ -65,7 +65,14 @@ RopeRefusal refused_gguf_rope(const RopeSpec& rope, const GgufFamily& family) {
   // llama.cpp derives the attention factor from `factor` and rounds the ramp's ends.
   const double expected = rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0;
   const bool other = rope.attention_factor != 0 && std::abs(rope.attention_factor - expected) > 1e-6;
-  if (other || rope.mscale != 0 || rope.mscale_all_dim != 0 || rope.truncate == family.fine_ramp)
+  const bool grows = family.has(GgufKey::kYarnLogMultiplier);
+  if (grows && (rope.mscale == 0 || rope.mscale != rope.mscale_all_dim || rope.attention_factor != 0))
+    return {
+        "rope_scaling",
+        fmt::format("llama.cpp's {} takes mscale and mscale_all_dim for equal ones, and these are {} and {}",
+                    family.architecture, rope.mscale, rope.mscale_all_dim)};
+  if (other || (!grows && (rope.mscale != 0 || rope.mscale_all_dim != 0)) ||
+      rope.truncate == family.fine_ramp)
     return {
         "rope_scaling",
         fmt::format("llama.cpp computes yarn of {} with its default attention factor only, and what its ramp "
@@ -90,7 +97,8 @@ void add_rope_attention_factor(const RopeSpec& rope, const GgufFamily& family, G
     metadata.set_f32(scaling_key(family, "attn_factor"), static_cast<float>(longrope_attention_factor(rope)));
 }
 
-void add_rope_scaling(const RopeSpec& rope, const GgufFamily& family, GgufMetadata& metadata) {
+void add_rope_scaling(const RopeSpec& rope, const GgufFamily& family, const Json& stated,
+                      GgufMetadata& metadata) {
   if (rope.kind == RopeKind::kLinear || rope.kind == RopeKind::kYarn) {
     metadata.set_string(scaling_key(family, "type"), rope.kind == RopeKind::kLinear ? "linear" : "yarn");
     metadata.set_f32(scaling_key(family, "factor"), static_cast<float>(rope.factor));
@@ -98,9 +106,9 @@ void add_rope_scaling(const RopeSpec& rope, const GgufFamily& family, GgufMetada
   if (rope.kind != RopeKind::kYarn) return;
   metadata.set_u32(family.key(GgufKey::kOriginalContext),
                    static_cast<std::uint32_t>(rope.original_max_position));
-  if (family.fine_ramp || rope.beta_fast != 32)
+  if (family.fine_ramp || rope.beta_fast != 32 || stated.find("beta_fast") != nullptr)
     metadata.set_f32(scaling_key(family, "yarn_beta_fast"), static_cast<float>(rope.beta_fast));
-  if (family.fine_ramp || rope.beta_slow != 1)
+  if (family.fine_ramp || rope.beta_slow != 1 || stated.find("beta_slow") != nullptr)
     metadata.set_f32(scaling_key(family, "yarn_beta_slow"), static_cast<float>(rope.beta_slow));
 }
 

@@ -29,7 +29,8 @@ std::vector<RopeFactors> gguf_rope_factors(const RopeSpec& rope);
 // rope.scaling.attn_factor, which stands before all other keys of the architecture, where tensors of factors
 // say the rest.
 void add_rope_attention_factor(const RopeSpec& rope, const GgufFamily& family, GgufMetadata& metadata);
-// rope.scaling.* of linear and yarn.
-void add_rope_scaling(const RopeSpec& rope, const GgufFamily& family, GgufMetadata& metadata);
+// rope.scaling.* of linear and yarn. `stated`: rope_parameters, or rope_scaling, of config.json.
+void add_rope_scaling(const RopeSpec& rope, const GgufFamily& family, const Json& stated,
+                      GgufMetadata& metadata);
 
 }  // namespace llmq

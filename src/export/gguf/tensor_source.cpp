@@ -4,11 +4,9 @@
 #include <array>
 #include <cstring>
 
-#include "export/gguf/family_limits.h"
-#include "export/gguf/gguf_rope.h"
+#include "export/gguf/gguf_places.h"
 #include "io/gguf.h"
 #include "io/gguf_rows.h"
-#include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
 #include "tensor/ggml_quantize.h"
 #include "tensor/mxfp4.h"
@@ -16,45 +14,34 @@
 namespace llmq {
 namespace {
 
-// Rows [first, first + count) of a contiguous tensor that lies in memory; one dimension is one row.
-void read_rows(const TensorView& view, std::int64_t first, std::int64_t count, std::span<float> into) {
+// Rows [first, first + count), of so many columns, of a contiguous tensor that lies in memory.
+void read_rows(const TensorView& view, std::int64_t columns, std::int64_t first, std::int64_t count,
+               std::span<float> into) {
   const DTypeRow& type = dtype_row(view.dtype);
-  const std::int64_t row_bytes = view.cols() / type.block_elements * type.block_bytes;
+  const std::int64_t row_bytes = columns / type.block_elements * type.block_bytes;
   const auto* from = static_cast<const std::byte*>(view.pointer) + first * row_bytes;
-  to_float32(TensorView(static_cast<const void*>(from), view.dtype, {count, view.cols()}), into);
+  to_float32(TensorView(static_cast<const void*>(from), view.dtype, {count, columns}), into);
 }
 
 class HuggingFaceSource final : public GgufTensorSource {
  public:
   HuggingFaceSource(const Checkpoint& checkpoint, const ModelSpec& spec)
-      : checkpoint_(checkpoint), linears_(LinearSource::open(checkpoint)) {
-    const std::string file = checkpoint.path().string();
-    const GgufFamily& family = check_gguf_family(spec, file);
-    add("token_embd.weight", spec.embedding.tensor, {spec.vocab_size, spec.hidden_size});
-    add("output_norm.weight", spec.final_norm.gain.tensor, {spec.hidden_size});
-    places_.back().shift = spec.final_norm.offset;
-    if (!family.tied_and_scaled && checkpoint.find("lm_head.weight") != nullptr &&
-        spec.embedding.tensor != "lm_head.weight")
-      add("output.weight", spec.head, {spec.vocab_size, spec.hidden_size});
-    for (const BlockSpec& block : spec.blocks) add_block(block, family);
-    for (RopeFactors& factors : gguf_rope_factors(gguf_rope(spec))) {
-      const Shape shape{static_cast<std::int64_t>(factors.values.size())};
-      places_.push_back({std::move(factors.name), shape, {}, 0, std::move(factors.values)});
-    }
-    std::sort(places_.begin(), places_.end(),
-              [](const Place& a, const Place& b) { return gguf_tensor_before(a.name, b.name); });
-    for (const Place& place : places_) {
-      const bool codes = std::all_of(place.matrices.begin(), place.matrices.end(), [&](const Matrix& matrix) {
-        const StoredTensor* const tensor = checkpoint.find(matrix.source);
-        return tensor != nullptr && tensor->exponents.has_value();
-      });
-      const bool kept = codes && !place.matrices.empty();
+      : checkpoint_(checkpoint),
+        linears_(LinearSource::open(checkpoint)),
+        places_(gguf_places(checkpoint, linears_, spec)) {
+    for (const GgufPlace& place : places_) {
+      const bool codes =
+          std::all_of(place.matrices.begin(), place.matrices.end(), [&](const GgufPlace::Matrix& matrix) {
+            const StoredTensor* const tensor = checkpoint.find(matrix.source);
+            return tensor != nullptr && tensor->exponents.has_value();
+          });
+      const bool kept = codes && !place.matrices.empty() && !place.part;
       tensors_.push_back({place.name, kept ? DType::kMXFP4 : DType::kF32, place.shape, kept});
     }
   }
 
   std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
-    const Place& place = places_[index];
+    const GgufPlace& place = places_[index];
     if (place.matrices.empty()) return place.made;
     const std::int64_t columns = place.shape.back(),
                        each = place.shape.elements() / columns / std::ssize(place.matrices);
@@ -71,7 +58,7 @@ class HuggingFaceSource final : public GgufTensorSource {
   }
 
   std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
-    const Place& place = places_[index];
+    const GgufPlace& place = places_[index];
     const std::int64_t each = place.shape.elements() / place.shape.back() / std::ssize(place.matrices);
     std::vector<std::byte> rows;
     for (const std::int64_t end = first + count; first < end;) {
@@ -91,7 +78,7 @@ class HuggingFaceSource final : public GgufTensorSource {
   }
 
   void read_ahead(std::size_t index) override {
-    for (const Matrix& matrix : places_[index].matrices)
+    for (const GgufPlace::Matrix& matrix : places_[index].matrices)
       if (matrix.packed != nullptr)
         linears_.read_ahead(*matrix.packed);
       else if (!Checkpoint::is_kept(checkpoint_.at(matrix.source)))
@@ -102,134 +89,97 @@ class HuggingFaceSource final : public GgufTensorSource {
     lease_ = {};
     held_ = nullptr;
     unpacked_ = {};
+    apart_ = {};
     loaded_ = nullptr;
   }
 
   std::uint64_t bytes_to_read(std::size_t index) const override {
     std::uint64_t bytes = 0;
-    for (const Matrix& matrix : places_[index].matrices)
+    for (const GgufPlace::Matrix& matrix : places_[index].matrices)
       bytes += matrix.packed != nullptr ? linears_.bytes_to_read(*matrix.packed).all
                                         : Checkpoint::bytes_to_read(checkpoint_.at(matrix.source));
     return bytes;
   }
 
  private:
-  struct Matrix {
-    std::string source;
-    const LinearSpec* packed = nullptr;  // its values come from LinearSource
-    bool apart = false;                  // a vector whose values lie apart
-  };
-  struct Place {
-    std::string name;
-    Shape shape;
-    std::vector<Matrix>
-        matrices;  // equally many rows of each, one behind another; none: its values are `made`
-    int permuted_heads = 0;
-    std::vector<float> made = {};
-    float shift = 0;  // is added
-  };
+  // Has the values of `matrix` at hand, rows [first, first + count) of them where they lie in order.
+  Lease open(const GgufPlace& place, const GgufPlace::Matrix& matrix, std::int64_t first,
+             std::int64_t count) {
+    if (matrix.packed != nullptr) {
+      if (loaded_ != &matrix) {
+        ThreadPool here(1);
+        unpacked_ = linears_.weight(*matrix.packed, here);
+        loaded_ = &matrix;
+      }
+      return {};
+    }
+    const StoredTensor& tensor = checkpoint_.at(matrix.source);
+    if (matrix.apart) {
+      if (loaded_ != &matrix) apart_ = checkpoint_.read_float32(tensor);
+      loaded_ = &matrix;
+      return {};
+    }
+    if (place.in_order()) return checkpoint_.hold_band(tensor, first, count);
+    if (held_ != &matrix) lease_ = checkpoint_.hold(tensor);  // until release()
+    held_ = &matrix;
+    return {};
+  }
 
-  std::vector<float> matrix_rows(const Place& place, const Matrix& matrix, std::int64_t first,
+  // Rows of the matrix as it is stored; of a vector, as many values.
+  void read_stored(const GgufPlace::Matrix& matrix, std::int64_t columns, std::int64_t row, std::int64_t rows,
+                   std::span<float> into) const {
+    const std::size_t from = static_cast<std::size_t>((matrix.first_row + row) * columns);
+    if (matrix.packed != nullptr)
+      std::memcpy(into.data(), unpacked_.data() + from,
+                  static_cast<std::size_t>(rows * columns) * sizeof(float));
+    else if (matrix.apart)
+      std::copy_n(apart_.begin() + static_cast<std::ptrdiff_t>(from), rows * columns, into.begin());
+    else
+      read_rows(checkpoint_.at(matrix.source).view, columns, matrix.first_row + row, rows, into);
+  }
+
+  std::vector<float> matrix_rows(const GgufPlace& place, const GgufPlace::Matrix& matrix, std::int64_t first,
                                  std::int64_t count) {
     const std::int64_t columns = place.shape.back(),
                        all = place.shape.elements() / columns / std::ssize(place.matrices);
-    Lease band;
-    if (matrix.packed == nullptr && place.permuted_heads == 0)
-      band = checkpoint_.hold_band(checkpoint_.at(matrix.source), first, count);
-    if (matrix.packed == nullptr && place.permuted_heads != 0 && held_ != &matrix) {
-      lease_ =
-          checkpoint_.hold(checkpoint_.at(matrix.source));  // until release(): rows come in another order
-      held_ = &matrix;
-    }
-    if (matrix.apart) return checkpoint_.read_float32(checkpoint_.at(matrix.source));
-    if (matrix.packed != nullptr && loaded_ != &matrix) {
-      ThreadPool here(1);
-      unpacked_ = linears_.weight(*matrix.packed, here);
-      loaded_ = &matrix;
+    const Lease band = open(place, matrix, matrix.first_row + first, count);
+    if (place.part) {
+      const std::int64_t of_whole = GgufPart::width_of(place.part->whole);
+      const bool vector = place.part->shape.rank() < 2;  // whose values are its rows, and the file's one row
+      return gather_part(*place.part, first, vector ? columns : count,
+                         [&](std::int64_t row, std::int64_t rows, std::span<float> into) {
+                           read_stored(matrix, of_whole, row, rows, into);
+                         });
     }
     std::vector<float> values(static_cast<std::size_t>(count * columns));
-    const auto read = [&](std::int64_t row, std::int64_t rows, std::span<float> into) {
-      if (matrix.packed != nullptr)
-        std::memcpy(into.data(), unpacked_.data() + row * columns,
-                    static_cast<std::size_t>(rows * columns) * sizeof(float));
-      else
-        read_rows(checkpoint_.at(matrix.source).view, row, rows, into);
-    };
     if (place.permuted_heads == 0) {
-      read(first, count, values);
+      read_stored(matrix, columns, first, count, values);
       for (float& value : values) value += place.shift;
       return values;
     }
     // A bias is one row of `columns` values here, and its values are what the weight's rows are.
     if (place.shape.rank() == 1) {
       std::vector<float> stored(values.size());
-      read(0, 1, stored);
+      read_stored(matrix, columns, 0, 1, stored);
       for (std::int64_t i = 0; i < columns; ++i)
         values[static_cast<std::size_t>(i)] =
             stored[static_cast<std::size_t>(permuted_row(i, columns, place.permuted_heads))];
       return values;
     }
     for (std::int64_t i = 0; i < count; ++i)
-      read(permuted_row(first + i, all, place.permuted_heads), 1,
-           std::span(values).subspan(static_cast<std::size_t>(i * columns),
-                                     static_cast<std::size_t>(columns)));
+      read_stored(matrix, columns, permuted_row(first + i, all, place.permuted_heads), 1,
+                  std::span(values).subspan(static_cast<std::size_t>(i * columns),
+                                            static_cast<std::size_t>(columns)));
     return values;
-  }
-
-  void add(std::string name, const std::string& source, const Shape& shape, int heads = 0,
-           const LinearSpec* packed = nullptr) {
-    places_.push_back({std::move(name), shape, {{source, packed}}, heads, {}});
-  }
-
-  // A vector, of which those of one name become rows.
-  void add_bias(std::string name, const std::string& source, std::int64_t elements, int heads,
-                std::size_t first_of_block) {
-    const bool apart = !checkpoint_.at(source).in_order();
-    const auto stack = std::find_if(places_.begin() + static_cast<std::ptrdiff_t>(first_of_block),
-                                    places_.end(), [&](const Place& place) { return place.name == name; });
-    if (stack == places_.end()) {
-      add(std::move(name), source, Shape{elements}, heads);
-      places_.back().matrices.back().apart = apart;
-      return;
-    }
-    stack->matrices.push_back({source, nullptr, apart});
-    stack->shape = {std::ssize(stack->matrices), elements};
-  }
-
-  void add_linear(const LinearSpec& linear, const GgufFamily& family, std::size_t first_of_block) {
-    const int heads = family.turns_neighbours ? linear.rope_heads : 0;
-    const std::string &weight = linear.weight.tensor, &bias = linear.bias.tensor;
-    const LinearSpec* const packed =
-        linears_.is_packed(linear.module) || !checkpoint_.at(weight).in_order() ? &linear : nullptr;
-    if (linear.has_bias())
-      add_bias(gguf_name(family, bias), bias, linear.out_features, heads, first_of_block);
-    std::string name = gguf_name(family, weight);
-    const auto stack = std::find_if(places_.begin() + static_cast<std::ptrdiff_t>(first_of_block),
-                                    places_.end(), [&](const Place& place) { return place.name == name; });
-    if (stack != places_.end()) {
-      stack->matrices.push_back({weight, packed});
-      stack->shape = {std::ssize(stack->matrices), linear.out_features, linear.in_features};
-      return;
-    }
-    add(std::move(name), weight, {linear.out_features, linear.in_features}, heads, packed);
-  }
-
-  void add_block(const BlockSpec& block, const GgufFamily& family) {
-    const std::size_t first = places_.size();
-    for (const NormSpec& norm : block.norms) {
-      add(gguf_name(family, norm.gain.tensor), norm.gain.tensor, Shape{norm.width});
-      places_.back().shift = norm.offset;
-    }
-    for (const MixerTensor& tensor : block.tensors)
-      add(gguf_name(family, tensor.place.tensor), tensor.place.tensor, tensor.shape);
-    for (const LinearSpec& linear : block.linears) add_linear(linear, family, first);
   }
 
   const Checkpoint& checkpoint_;
   LinearSource linears_;
-  std::vector<Place> places_;
+  std::vector<GgufPlace> places_;
   ZeroedNumbers<float> unpacked_;
-  const Matrix *loaded_ = nullptr, *held_ = nullptr;  // whose values are `unpacked_`, whose bytes are leased
+  std::vector<float> apart_;
+  // Whose values are `unpacked_` or `apart_`, whose bytes are leased.
+  const GgufPlace::Matrix *loaded_ = nullptr, *held_ = nullptr;
   Lease lease_;
 };
 
@@ -250,7 +200,7 @@ class GgufSource final : public GgufTensorSource {
                                              static_cast<std::uint64_t>(count) * row_bytes);
     read_rows(TensorView(static_cast<const void*>(file_.mapping->bytes().data() + tensor.offset),
                          tensor.dtype, tensor.shape),
-              first, count, values);
+              tensor.shape.back(), first, count, values);
     return values;
   }
   std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
@@ -279,12 +229,6 @@ class GgufSource final : public GgufTensorSource {
 };
 
 }  // namespace
-
-std::uint64_t GgufTensorSource::parameters() const {
-  std::uint64_t count = 0;
-  for (const GgufMixTensor& tensor : tensors_) count += static_cast<std::uint64_t>(tensor.shape.elements());
-  return count;
-}
 
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,
                                                     const ModelSpec& spec) {

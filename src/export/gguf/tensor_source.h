@@ -21,7 +21,6 @@ class GgufTensorSource {
   // Sorted by gguf_tensor_before(). `stored` is the type a tensor has where it is not rounded: F32 unless the
   // source is a GGUF, or has MXFP4.
   const std::vector<GgufMixTensor>& tensors() const { return tensors_; }
-  std::uint64_t parameters() const;  // elements of all of them
   // Rows [first, first + count) of tensor `index` as FP32.
   virtual std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
   // The same as bytes of MXFP4, where that is how they are stored.

@@ -59,7 +59,8 @@ MixPart part_of(const std::string& name) {
 
 bool is_rounded(const GgufMixTensor& tensor) {
   return tensor.shape.rank() >= 2 && tensor.name.ends_with("weight") && !holds(tensor.name, "_norm.weight") &&
-         !holds(tensor.name, "ffn_gate_inp.weight") && !holds(tensor.name, "ffn_gate_inp_shexp.weight");
+         !holds(tensor.name, "ffn_gate_inp.weight") && !holds(tensor.name, "ffn_gate_inp_shexp.weight") &&
+         !holds(tensor.name, "ssm_conv1d");
 }
 
 // "blk.17.attn_q.weight" -> 17; -1 for tensors outside blocks.
@@ -78,7 +79,7 @@ bool use_more_bits(int layer, int layers) {
 // Where the rules stand in their walk over the tensors.
 struct Walk {
   const GgufFileType& file_type;
-  const GgufMixModel& model;
+  GgufMixModel model;
   bool importance = false, tied = true;
   int values = 0;           // attn_v and attn_qkv tensors of the model
   int value = 0, down = 0;  // passed so far
@@ -222,6 +223,10 @@ std::string gguf_file_type_names() {
   return names;
 }
 
+bool is_of_converter(const GgufFileType& file_type) {
+  return !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
+}
+
 GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors) {
   const bool keeps =
       std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.kept; });
@@ -238,14 +243,15 @@ bool gguf_tensor_before(const std::string& name, const std::string& later) {
 std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMixModel& model,
                                      std::span<const GgufMixTensor> tensors, bool importance) {
   Walk walk{file_type, model, importance};
+  if (!tensors.empty())  // blocks behind the last count, too
+    walk.model.layers = std::max(model.layers, layer_of(tensors.back().name) + 1);
   for (const GgufMixTensor& tensor : tensors) {
     if (part_of(tensor.name) == MixPart::kValue) ++walk.values;
     if (part_of(tensor.name) == MixPart::kOutput) walk.tied = false;
   }
   std::vector<DType> types;
   for (const GgufMixTensor& tensor : tensors) {
-    const bool converters = !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
-    if (!is_rounded(tensor) || (tensor.kept && converters))
+    if (!is_rounded(tensor) || (tensor.kept && is_of_converter(file_type)))
       types.push_back(tensor.stored);
     else if (!is_block_type(file_type.default_type))
       types.push_back(file_type.default_type);

@@ -42,6 +42,9 @@ struct GgufMixTensor {
   bool kept = false;  // codes that types of llama.cpp's converter leave as they are
 };
 
+// Plain types and Q8_0, which llama.cpp's converter writes; llama-quantize alone makes the others.
+bool is_of_converter(const GgufFileType& file_type);
+
 // What general.file_type says: of plain types beside kept codes of MXFP4 llama.cpp's converter says
 // MXFP4_MOE.
 GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors);

@@ -96,6 +96,10 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, std::int64_t rows
   for (const auto& [type, key] : kSpecialKeys)
     if (const auto id = files.special_ids.find(type); id != files.special_ids.end() && id->second < rows)
       metadata.set_u32(prefix + key + "_token_id", static_cast<std::uint32_t>(id->second));
+  for (const auto& [key, content] : rules.special)
+    if (const std::int64_t id = files.added_id(content);
+        id >= 0 && id < rows && metadata.find(prefix + key + "_token_id") == nullptr)
+      metadata.set_u32(prefix + key + "_token_id", static_cast<std::uint32_t>(id));
 
   VocabularyEnds ends = read_ends(files);
   // What llama.cpp does where the file says nothing, against what the tokenizer does.

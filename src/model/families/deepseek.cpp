@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "model/families/grouped_gguf.h"
 #include "model/structures/grouped_mixture.h"
 #include "model/structures/llama_like.h"
 
@@ -131,13 +132,15 @@ void read_glm4_moe_lite(ConfigFields& config, std::int64_t tensors, ModelSpec& s
 }  // namespace
 
 extern const Family kDeepseekV2Family = {
-    "deepseek_v2", "DeepseekV2ForCausalLM", false, read_deepseek_v2, nullptr, find_stacked_experts_of_blocks};
+    "deepseek_v2",    "DeepseekV2ForCausalLM", false,
+    read_deepseek_v2, &kDeepseekV2Gguf,        find_stacked_experts_of_blocks};
 extern const Family kDeepseekV3Family = {
-    "deepseek_v3", "DeepseekV3ForCausalLM", false, read_deepseek_v3, nullptr, find_stacked_experts_of_blocks};
-extern const Family kKimiK2Family = {"kimi_k2", "DeepseekV3ForCausalLM",       false, read_deepseek_v3,
-                                     nullptr,   find_stacked_experts_of_blocks};
-extern const Family kGlm4MoeLiteFamily = {"glm4_moe_lite", "Glm4MoeLiteForCausalLM",
-                                          false,           read_glm4_moe_lite,
-                                          nullptr,         find_stacked_experts_of_blocks};
+    "deepseek_v3",    "DeepseekV3ForCausalLM", false,
+    read_deepseek_v3, &kDeepseekV3Gguf,        find_stacked_experts_of_blocks};
+extern const Family kKimiK2Family = {"kimi_k2",        "DeepseekV3ForCausalLM",       false, read_deepseek_v3,
+                                     &kDeepseekV3Gguf, find_stacked_experts_of_blocks};
+extern const Family kGlm4MoeLiteFamily = {
+    "glm4_moe_lite",    "Glm4MoeLiteForCausalLM", false,
+    read_glm4_moe_lite, &kGlm4MoeLiteGguf,        find_stacked_experts_of_blocks};
 
 }  // namespace llmq

@@ -1,7 +1,9 @@
 // GLM-4 of 2025 (9B and 32B, 0414): Llama with a norm before and one behind each mixer, gate and up stored as
 // one linear, and of each head a half that turns, whose pairs are neighbours. Source: Transformers'
 // configuration_glm4 and modeling_glm4.
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
@@ -19,8 +21,38 @@ void read_glm4(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufName, 10> kGlm4BlockNames{{{"attn_norm", "input_layernorm"},
+                                                    {"attn_q", "self_attn.q_proj"},
+                                                    {"attn_k", "self_attn.k_proj"},
+                                                    {"attn_v", "self_attn.v_proj"},
+                                                    {"attn_output", "self_attn.o_proj"},
+                                                    {"post_attention_norm", "post_self_attn_layernorm"},
+                                                    {"ffn_norm", "post_attention_layernorm"},
+                                                    {"ffn_up", "mlp.gate_up_proj"},
+                                                    {"ffn_down", "mlp.down_proj"},
+                                                    {"post_ffw_norm", "post_mlp_layernorm"}}};
+constexpr std::array<GgufKey, 12> kGlm4Keys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength,   GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,     GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kStatedKeyLength, GgufKey::kFileType,        GgufKey::kTurningDimensions};
+// Where tokenizer_config.json says nothing.
+constexpr std::array<std::pair<const char*, const char*>, 4> kGlm4Tokens{
+    {{"eos", "<|endoftext|>"}, {"eot", "<|user|>"}, {"unknown", "<|endoftext|>"}, {"bos", "<|endoftext|>"}}};
+
+void add_glm4_gguf(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v"});
+  if (config.find("partial_rotary_factor") == nullptr) config["partial_rotary_factor"] = 1.0;
+}
+
+constexpr GgufFamily kGlm4Gguf = {.architecture = "glm4",
+                                  .names = {"model.layers", kLlamaModelNames, kGlm4BlockNames},
+                                  .keys = kGlm4Keys,
+                                  .partial_rope = true,
+                                  .vocabulary = {.special = kGlm4Tokens},
+                                  .add_config = add_glm4_gguf};
+
 }  // namespace
 
-extern const Family kGlm4Family = {"glm4", "Glm4ForCausalLM", false, read_glm4};
+extern const Family kGlm4Family = {"glm4", "Glm4ForCausalLM", false, read_glm4, &kGlm4Gguf};
 
 }  // namespace llmq

@@ -1,5 +1,6 @@
 // GLM-4.5 and GLM-4.6: Llama, of whose heads a half turns, with a mixture of experts from some block on
 // (model/structures/grouped_mixture.h). Source: Transformers' configuration_glm4_moe and modeling_glm4_moe.
+#include "model/families/grouped_gguf.h"
 #include "model/structures/grouped_mixture.h"
 #include "model/structures/llama_like.h"
 
@@ -21,7 +22,7 @@ void read_glm4_moe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) 
 
 }  // namespace
 
-extern const Family kGlm4MoeFamily = {"glm4_moe", "Glm4MoeForCausalLM",          false, read_glm4_moe,
-                                      nullptr,    find_stacked_experts_of_blocks};
+extern const Family kGlm4MoeFamily = {"glm4_moe",    "Glm4MoeForCausalLM", false,
+                                      read_glm4_moe, &kGlm4MoeGguf,        find_stacked_experts_of_blocks};
 
 }  // namespace llmq

@@ -6,6 +6,7 @@
 // What predicts further tokens (mtp.*) lies beside the decoder and is carried along.
 #include <string_view>
 
+#include "model/families/qwen3_next_gguf.h"
 #include "model/structures/llama_like.h"
 
 namespace llmq {
@@ -74,11 +75,11 @@ std::optional<SlabNames> find_decoders_experts(const Json& config, const std::st
 
 }  // namespace
 
-extern const Family kQwen3NextFamily = {"qwen3_next", "Qwen3NextForCausalLM", false, read_qwen3_next,
-                                        nullptr,      find_decoders_experts};
-extern const Family kQwen35Text = {"qwen3_5_text", "Qwen3_5ForCausalLM", false, read_qwen3_5_text};
-extern const Family kQwen35MoeText = {
-    "qwen3_5_moe_text",   "Qwen3_5MoeForCausalLM", false, read_qwen3_5_moe_text, nullptr,
-    find_decoders_experts};
+extern const Family kQwen3NextFamily = {"qwen3_next",    "Qwen3NextForCausalLM", false,
+                                        read_qwen3_next, &kQwen3NextGguf,        find_decoders_experts};
+extern const Family kQwen35Text = {"qwen3_5_text", "Qwen3_5ForCausalLM", false, read_qwen3_5_text,
+                                   &kQwen35Gguf};
+extern const Family kQwen35MoeText = {"qwen3_5_moe_text",    "Qwen3_5MoeForCausalLM", false,
+                                      read_qwen3_5_moe_text, &kQwen35MoeGguf,         find_decoders_experts};
 
 }  // namespace llmq

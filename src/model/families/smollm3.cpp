@@ -2,17 +2,21 @@
 // keys by their position. Source: Transformers' configuration_smollm3 and modeling_smollm3.
 #include <fmt/format.h>
 
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
 
 constexpr double kSmolLm3Theta = 2e6;  // where rope_theta is absent
+constexpr std::int64_t kTurningPeriod = 4;
 
 // Per block: whether it turns. no_rope_layers has 1 where it does.
 std::vector<bool> read_turning_blocks(ConfigFields& config, std::size_t blocks) {
   constexpr const char* kKey = "no_rope_layers";
-  const std::int64_t interval = config.integer("no_rope_layer_interval", {1, kLayersRange.most}, 4);
+  const std::int64_t interval =
+      config.integer("no_rope_layer_interval", {1, kLayersRange.most}, kTurningPeriod);
   const Json* list = config.find(kKey);
   std::vector<bool> turning;
   if (list == nullptr) {
@@ -62,8 +66,31 @@ void read_smollm3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufKey, 13> kSmolLm3Keys{
+    GgufKey::kBlockCount,        GgufKey::kContextLength, GgufKey::kEmbeddingLength,
+    GgufKey::kFeedForwardLength, GgufKey::kHeadCount,     GgufKey::kKvHeadCount,
+    GgufKey::kRopeScaling,       GgufKey::kFrequencyBase, GgufKey::kNormEpsilon,
+    GgufKey::kStatedKeyLength,   GgufKey::kFileType,      GgufKey::kVocabularySize,
+    GgufKey::kTurningDimensions};
+
+// Every fourth block does not turn, which no key says.
+void add_smollm3_gguf(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v"});
+  config["mlp_bias"] = false;
+  config["no_rope_layer_interval"] = kTurningPeriod;
+  config["use_sliding_window"] = false;
+}
+
+constexpr GgufFamily kSmolLm3Gguf = {.architecture = "smollm3",
+                                     .names = kLlamaNames,
+                                     .keys = kSmolLm3Keys,
+                                     .turns_neighbours = true,
+                                     .turning_period = kTurningPeriod,
+                                     .vocabulary = kLlamaVocabulary,
+                                     .add_config = add_smollm3_gguf};
+
 }  // namespace
 
-extern const Family kSmolLm3Family = {"smollm3", "SmolLM3ForCausalLM", true, read_smollm3};
+extern const Family kSmolLm3Family = {"smollm3", "SmolLM3ForCausalLM", true, read_smollm3, &kSmolLm3Gguf};
 
 }  // namespace llmq

@@ -67,6 +67,51 @@ std::string_view text_of(GgufKey key) {
       return "attn_logit_softcapping";
     case GgufKey::kLogitSoftcap:
       return "final_logit_softcapping";
+    case GgufKey::kFurtherBlocks:
+      return "nextn_predict_layers";
+    case GgufKey::kConvolutionTaps:
+      return "ssm.conv_kernel";
+    case GgufKey::kStateKeyWidth:
+      return "ssm.state_size";
+    case GgufKey::kStateKeyHeads:
+      return "ssm.group_count";
+    case GgufKey::kStateValueHeads:
+      return "ssm.time_step_rank";
+    case GgufKey::kStateInnerWidth:
+      return "ssm.inner_size";
+    case GgufKey::kRecurrentBlocks:
+      return "attention.recurrent_layers";
+    case GgufKey::kAttentionInterval:
+      return "full_attention_interval";
+    case GgufKey::kStatedKeyLength:
+    case GgufKey::kLatentLengths:
+      return "attention.key_length";
+    case GgufKey::kExpertGroups:
+      return "expert_group_count";
+    case GgufKey::kExpertGroupsUsed:
+      return "expert_group_used_count";
+    case GgufKey::kStatedGatingFunction:
+      return "expert_gating_func";
+    case GgufKey::kSharedExpertCount:
+      return "expert_shared_count";
+    case GgufKey::kDenseBlocks:
+      return "leading_dense_block_count";
+    case GgufKey::kExpertScale:
+      return "expert_weights_scale";
+    case GgufKey::kExpertsNormalized:
+    case GgufKey::kExpertsNormalizedOrNot:
+      return "expert_weights_norm";
+    case GgufKey::kOneKvHead:
+      return "attention.head_count_kv";
+    case GgufKey::kQueryRank:
+      return "attention.q_lora_rank";
+    case GgufKey::kLatentRank:
+      return "attention.kv_lora_rank";
+    case GgufKey::kYarnLogMultiplier:
+      return "rope.scaling.yarn_log_multiplier";
+    case GgufKey::kRopeSections:
+    case GgufKey::kDefaultRopeSections:
+      return "rope.dimension_sections";
   }
   return {};
 }
@@ -108,6 +153,10 @@ const Family& family_of_gguf(const GgufHeader& header) {
     if (family->gguf == nullptr || architecture != family->gguf->architecture) continue;
     known = true;
     if (reads_experts(*family->gguf) != (experts != 0)) continue;
+    if (family->gguf->has(GgufKey::kStatedGatingFunction) &&
+        (family->gguf->score == RouterScore::kSigmoid) !=
+            (header.find_integer(family->gguf->key(GgufKey::kStatedGatingFunction)) == kGgufSigmoid))
+      continue;
     if (reads(*family->gguf, windowed)) return *family;
     known_experts = true;
   }
@@ -122,6 +171,29 @@ const Family& family_of_gguf(const GgufHeader& header) {
   unsupported_gguf(header, "general.architecture",
                    fmt::format("architecture \"{}\" is not read from GGUF; {} are",
                                architecture.substr(0, 64), architectures(any_family)));
+}
+
+const std::string& gguf_decoder(const ModelSpec& spec) {
+  return spec.wrapper ? spec.wrapper->decoder : spec.family;
+}
+
+std::string name_in_decoder(const ModelSpec& spec, const std::string& tensor) {
+  if (!spec.wrapper || !tensor.starts_with(spec.wrapper->prefix + ".")) return tensor;
+  return "model" + tensor.substr(spec.wrapper->prefix.size());
+}
+
+GgufWidths gguf_widths(const ModelSpec& spec) {
+  GgufWidths widths{.hidden = spec.hidden_size};
+  for (const BlockSpec& block : spec.blocks)
+    if (const DeltaSpec* const delta = block.delta()) {
+      widths.key_heads = delta->heads.key_heads, widths.value_heads = delta->heads.value_heads;
+      widths.key_dim = delta->heads.key_dim, widths.value_dim = delta->heads.value_dim;
+      widths.taps = delta->taps;
+    } else if (const LatentAttentionSpec* const latent = block.latent_attention()) {
+      widths.heads = latent->heads, widths.rank = latent->rank;
+      widths.plain = latent->plain, widths.latent_value_dim = latent->value_dim;
+    }
+  return widths;
 }
 
 const GgufFamily* gguf_family(std::string_view model_type) {

@@ -4,12 +4,15 @@
 // src/models/.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/json.h"
 #include "io/gguf.h"
+#include "io/gguf_parts.h"
 #include "model/families/family.h"
 
 namespace llmq {
@@ -23,12 +26,26 @@ struct GgufName {
   // all these matrices, in rising order.
   std::string_view hugging_face;
   Heads heads = Heads::kNone;
-  bool whole = false;  // both are names of a tensor, with what stands at its end
+  bool whole = false;      // both are names of a tensor, with what stands at its end
+  bool unshifted = false;  // a norm to which norm_shift is not added
 };
 
 struct GgufNames {
   std::string_view blocks;  // "model.layers"
   std::span<const GgufName> of_model, of_block;
+  // Of blocks behind the last, which predict further tokens: "nextn.eh_proj". In Hugging Face's they are
+  // numbered on, or lie below `further` ("mtp.layers") from 0 on, and these names are of the first one.
+  std::span<const GgufName> of_further = {};
+  std::string_view further = {};
+  bool further_are_read_only = false;  // the converter leaves such blocks out
+};
+
+// Widths that say in which order rows and columns lie (GgufFamily::part): of a delta net, and of attention
+// over latents.
+struct GgufWidths {
+  std::int64_t hidden = 0;
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, taps = 0;
+  std::int64_t heads = 0, rank = 0, plain = 0, latent_value_dim = 0;
 };
 
 // Keys "<architecture>.<...>" that say how large the model is and how its rope turns.
@@ -60,15 +77,39 @@ enum class GgufKey : std::uint8_t {
   kGatingFunction,       // expert_gating_func: what scores a router's answers are made to
   kWindowFrequencyBase,  // rope.freq_base_swa: of the table that blocks with a window turn by
   kAttentionSoftcap,     // attn_logit_softcapping
-  kLogitSoftcap          // final_logit_softcapping; both where there is one
+  kLogitSoftcap,         // final_logit_softcapping; both where there is one
+  kFurtherBlocks,        // nextn_predict_layers, where there are any
+  kConvolutionTaps,      // ssm.conv_kernel, and what else a delta net is
+  kStateKeyWidth,
+  kStateKeyHeads,
+  kStateValueHeads,
+  kStateInnerWidth,
+  kRecurrentBlocks,      // attention.recurrent_layers, where layer_types are told
+  kAttentionInterval,    // full_attention_interval
+  kRopeSections,         // rope.dimension_sections, where they are told
+  kDefaultRopeSections,  // and where they are not
+  kStatedKeyLength,      // attention.key_length and value_length, where config.json has head_dim
+  kExpertGroups,         // expert_group_count and expert_group_used_count, where config.json has them
+  kExpertGroupsUsed,
+  kStatedGatingFunction,  // expert_gating_func, where config.json says it, and of sigmoids
+  kSharedExpertCount,     // expert_shared_count: how many experts the shared one is as wide as
+  kDenseBlocks,           // leading_dense_block_count
+  kExpertScale,           // expert_weights_scale
+  kExpertsNormalized,     // expert_weights_norm, and only where it is so
+  kExpertsNormalizedOrNot,
+  kOneKvHead,         // attention.head_count_kv of latents: 1
+  kQueryRank,         // attention.q_lora_rank, where queries have latents
+  kLatentRank,        // attention.kv_lora_rank
+  kLatentLengths,     // attention.key_length and value_length, of latents, then those of heads ("_mla")
+  kYarnLogMultiplier  // rope.scaling.yarn_log_multiplier, of what scores grow by
 };
 
 // The values of kGatingFunction.
 inline constexpr std::uint32_t kGgufSoftmax = 1, kGgufSigmoid = 2;
 
-// Of a mixture of experts in every block: what llama.cpp makes of the weights of a row's experts, which no
-// key says.
-enum class GgufExperts : std::uint8_t { kNone, kSumToOne, kAsTheyAre };
+// Of a mixture of experts in every block, or in all but the first (GgufKey::kDenseBlocks): what llama.cpp
+// makes of the weights of a row's experts, which no key says but of kAsTold.
+enum class GgufExperts : std::uint8_t { kNone, kSumToOne, kAsTheyAre, kAsTold };
 
 enum class GgufWindow : std::uint8_t {
   kNone,     // models with a window cannot be said
@@ -92,15 +133,22 @@ struct GgufVocabulary {
   bool says_prefix = false;           // tokenizer_config.json's add_prefix_space is said first of all
   std::int64_t says_bos_at_size = 0;  // with as many tokens, whether BOS is added is said last of all
   bool added_as_told = false;  // beside tokenizer.model, added tokens are what tokenizer.json says of them
+  // Keys ("eot") and the added tokens that they name, where nothing else says it; those there are.
+  std::span<const std::pair<const char*, const char*>> special = {};
 };
 
 struct GgufFamily {
   const char* architecture;  // general.architecture, which families may share
   GgufNames names;
-  std::span<const GgufKey> keys;  // in the order of the file
-  bool turns_neighbours = false;  // its rope there turns neighbours: rows of q and k lie in another order
-  bool partial_rope = false;      // not all channels of a head need turn
-  bool output_biases = false;     // there is a place for biases of other linears than q, k and v
+  std::span<const GgufKey> keys;    // in the order of the file
+  bool turns_neighbours = false;    // its rope there turns neighbours: rows of q and k lie in another order
+  bool partial_rope = false;        // not all channels of a head need turn
+  bool output_biases = false;       // there is a place for biases of other linears than q, k and v
+  bool one_state_width = false;     // keys and values of a delta net are equally wide
+  std::int64_t turning_period = 0;  // above 0: each so many-th block does not turn, which no key says
+  bool without_tower = false;       // a decoder with a tower around it is written, and the tower is left out
+  // What of Hugging Face's tensor this one is, by its name without "blk.<i>."; nullopt: all, as it lies.
+  std::optional<GgufPart> (*part)(std::string_view name, const GgufWidths& widths) = nullptr;
   GgufWindow window = GgufWindow::kNone;
   int full_attention_every = 0;  // above 0: there is no window in each so many-th block, which no key says
   Activation activation = Activation::kSilu;  // of MLPs and experts
@@ -131,5 +179,10 @@ const Family& family_of_gguf(const GgufHeader& header);
 
 // Of the family of this name; nullptr: it is neither read from GGUF nor written as such.
 const GgufFamily* gguf_family(std::string_view model_type);
+// The family of what a GGUF has of a model: a decoder alone, without the tower around it.
+const std::string& gguf_decoder(const ModelSpec& spec);
+std::string name_in_decoder(const ModelSpec& spec, const std::string& tensor);  // "model.layers.0..."
+// GgufFamily::part's widths of a model.
+GgufWidths gguf_widths(const ModelSpec& spec);
 
 }  // namespace llmq

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "model/families/family.h"
 #include "model/gguf/gguf_family.h"
@@ -20,7 +22,35 @@ struct Sizes {
   std::int64_t layers = 0, hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0, context = 0;
   std::int64_t turning = 0;  // channels of a head that rope turns
   std::int64_t experts = 0;
+  std::int64_t further = 0;  // blocks behind the last
+  GgufWidths widths;
 };
+
+GgufWidths read_widths(const GgufHeader& header, const GgufFamily& family, std::int64_t hidden) {
+  GgufWidths widths{.hidden = hidden};
+  const auto size = [&](GgufKey key) { return gguf_size(header, family.key(key)); };
+  if (family.has(GgufKey::kStateInnerWidth)) {
+    widths.taps = size(GgufKey::kConvolutionTaps), widths.key_dim = size(GgufKey::kStateKeyWidth);
+    widths.key_heads = size(GgufKey::kStateKeyHeads), widths.value_heads = size(GgufKey::kStateValueHeads);
+    widths.value_dim = size(GgufKey::kStateInnerWidth) / widths.value_heads;
+    if (widths.value_heads % widths.key_heads != 0)
+      bad_gguf(
+          header, family.key(GgufKey::kStateValueHeads),
+          fmt::format("{} key heads do not divide the {} value heads", widths.key_heads, widths.value_heads));
+  }
+  if (family.has(GgufKey::kLatentRank)) {
+    const std::string of_heads = fmt::format("{}.attention.", family.architecture);
+    const std::int64_t turning = size(GgufKey::kTurningDimensions),
+                       keys = gguf_size(header, of_heads + "key_length_mla");
+    widths.heads = size(GgufKey::kHeadCount), widths.rank = size(GgufKey::kLatentRank);
+    widths.plain = keys - turning;
+    widths.latent_value_dim = gguf_size(header, of_heads + "value_length_mla");
+    if (widths.plain < 1)
+      bad_gguf(header, of_heads + "key_length_mla",
+               fmt::format("is {}, and {} channels turn", keys, turning));
+  }
+  return widths;
+}
 
 Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
   const auto required = [&](GgufKey key) { return gguf_size(header, family.key(key)); };
@@ -30,23 +60,35 @@ Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
   Sizes sizes;
   sizes.layers = required(GgufKey::kBlockCount);
   sizes.hidden = required(GgufKey::kEmbeddingLength);
-  sizes.intermediate = required(GgufKey::kFeedForwardLength);
+  if (const std::string further = family.key(GgufKey::kFurtherBlocks);
+      family.has(GgufKey::kFurtherBlocks) && header.find_integer(further).value_or(0) != 0)
+    sizes.further = gguf_size(header, further);
+  sizes.layers -= sizes.further;
+  if (sizes.layers < 1)
+    bad_gguf(header, family.key(GgufKey::kFurtherBlocks),
+             fmt::format("is {}, of {} blocks in all", sizes.further, sizes.layers + sizes.further));
+  if (family.experts == GgufExperts::kNone || header.find(family.key(GgufKey::kFeedForwardLength)) != nullptr)
+    sizes.intermediate = required(GgufKey::kFeedForwardLength);
   sizes.context = required(GgufKey::kContextLength);
   sizes.heads = required(GgufKey::kHeadCount);
   const std::string kv_heads = family.key(GgufKey::kKvHeadCount),
                     key_length = family.key(GgufKey::kKeyLength),
                     value_length = fmt::format("{}.attention.value_length", family.architecture),
                     turning = family.key(GgufKey::kTurningDimensions);
-  sizes.kv_heads = optional(kv_heads, sizes.heads);
-  sizes.head_dim = optional(key_length, sizes.hidden / sizes.heads);
+  // Over latents every head has keys of its own, and what is told of the file's cache is of all of them.
+  const bool latents = family.has(GgufKey::kLatentRank);
+  sizes.kv_heads = latents ? sizes.heads : optional(kv_heads, sizes.heads);
+  sizes.head_dim =
+      latents ? required(GgufKey::kTurningDimensions) : optional(key_length, sizes.hidden / sizes.heads);
   if (sizes.heads % sizes.kv_heads != 0)
     bad_gguf(header, kv_heads, fmt::format("{} does not divide the {} heads", sizes.kv_heads, sizes.heads));
   if (sizes.head_dim < 2 || sizes.head_dim % 2 != 0)
     bad_gguf(header, key_length,
              fmt::format("a head of {} values cannot be rotated in pairs", sizes.head_dim));
-  if (optional(value_length, sizes.head_dim) != sizes.head_dim)
+  if (!latents && optional(value_length, sizes.head_dim) != sizes.head_dim)
     unsupported_gguf(header, value_length, "differs from the key length");
   if (family.has(GgufKey::kExpertCount)) sizes.experts = required(GgufKey::kExpertCount);
+  sizes.widths = read_widths(header, family, sizes.hidden);
   sizes.turning = optional(turning, sizes.head_dim);
   if (sizes.turning != sizes.head_dim && !family.partial_rope)
     unsupported_gguf(header, turning,
@@ -104,10 +146,35 @@ void add_stack(const GgufTensor& tensor, std::size_t index, const std::string& n
          static_cast<std::uint64_t>(i) * (tensor.bytes / static_cast<std::uint64_t>(count))});
 }
 
+// Of a tensor that may have others.
+void add_piece(const GgufHeader& header, std::size_t index, const std::string& name, GgufPart part,
+               std::vector<NamedGgufTensor>& into) {
+  const GgufTensor& tensor = header.tensors[index];
+  if (!(tensor.shape == part.shape))
+    bad_gguf(
+        header, tensor.name,
+        fmt::format("its shape {} is not {}, as the metadata say", tensor.shape.text(), part.shape.text()));
+  const auto found = std::find_if(into.rbegin(), into.rend(),
+                                  [&](const NamedGgufTensor& other) { return other.name == name; });
+  NamedGgufTensor& result =
+      found != into.rend() ? *found : into.emplace_back(NamedGgufTensor{name, index, 0});
+  result.shape = part.whole;
+  result.pieces.push_back({index, std::move(part)});
+}
+
+void check_pieces(const GgufHeader& header, const std::vector<NamedGgufTensor>& tensors) {
+  for (const NamedGgufTensor& tensor : tensors) {
+    std::int64_t there = 0;
+    for (const NamedGgufTensor::Piece& piece : tensor.pieces) there += piece.part.shape.elements();
+    if (!tensor.pieces.empty() && there != tensor.shape->elements())
+      bad_gguf(header, header.tensors[tensor.index].name, "is there, and its counterpart is missing");
+  }
+}
+
 void translate(const GgufHeader& header, std::size_t index, const GgufFamily& family, const Sizes& sizes,
                std::vector<NamedGgufTensor>& into) {
   const GgufTensor& tensor = header.tensors[index];
-  const TranslatedName translated = hugging_face_name(family, tensor.name, sizes.layers);
+  const TranslatedName translated = hugging_face_name(family, tensor.name, sizes.layers, sizes.further);
   if (translated.name.empty())
     unsupported_gguf(
         header, tensor.name,
@@ -120,8 +187,11 @@ void translate(const GgufHeader& header, std::size_t index, const GgufFamily& fa
                            vectors ? "vector" : "matrix", sizes.experts));
     return add_stack(tensor, index, translated.name, into);
   }
+  if (family.part != nullptr)
+    if (std::optional<GgufPart> part = family.part(name_in_gguf_block(tensor.name), sizes.widths))
+      return add_piece(header, index, translated.name, std::move(*part), into);
   NamedGgufTensor& result = into.emplace_back(NamedGgufTensor{translated.name, index, 0});
-  if (translated.name.ends_with("norm.weight")) result.shift = family.norm_shift;
+  if (tensor.name.ends_with("norm.weight") && !translated.unshifted) result.shift = family.norm_shift;
   // The gate of a shared expert is a matrix of one row, which older files have as a vector.
   if (tensor.shape.rank() == 1 && tensor.name.ends_with("_inp_shexp.weight"))
     result.shape = Shape{1, tensor.shape[0]};
@@ -166,7 +236,7 @@ Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, co
       {{"architectures", Json::array({family.architecture})}, {"model_type", family.model_type}});
   config["vocab_size"] = embedding->shape[0];
   config["hidden_size"] = sizes.hidden;
-  config["intermediate_size"] = sizes.intermediate;
+  if (sizes.intermediate != 0) config["intermediate_size"] = sizes.intermediate;
   config["num_hidden_layers"] = sizes.layers;
   config["num_attention_heads"] = sizes.heads;
   config["num_key_value_heads"] = sizes.kv_heads;
@@ -202,6 +272,7 @@ GgufReading read_gguf_model(const GgufHeader& header, std::span<const std::byte>
   for (std::size_t index = 0; index < header.tensors.size(); ++index)
     if (!is_rope_factors(*family.gguf, header.tensors[index].name))
       translate(header, index, *family.gguf, sizes, model.tensors);
+  check_pieces(header, model.tensors);
   return model;
 }
 

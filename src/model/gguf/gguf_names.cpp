@@ -17,22 +17,36 @@ const GgufName* find_gguf(std::span<const GgufName> rows, std::string_view stem,
   return found == rows.end() ? nullptr : &*found;
 }
 
-// "blk.3.attn_q" -> "model.layers.3.self_attn.q_proj"; empty when unknown. `layers` bounds the number.
-TranslatedName translated(const GgufNames& names, std::string_view stem, std::int64_t layers, bool whole) {
+// "blk.3.attn_q" -> 3, "attn_q"; -1 where it is not of a block.
+std::pair<std::int64_t, std::string_view> block_and_rest(std::string_view name) {
+  if (!name.starts_with(kBlocks)) return {-1, name};
+  name.remove_prefix(kBlocks.size());
+  std::int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const auto digits = static_cast<std::size_t>(end - name.data());
+  if (error != std::errc() || layer < 0 || (digits > 1 && name[0] == '0')) return {-1, {}};
+  name.remove_prefix(digits);
+  if (!name.starts_with('.')) return {-1, {}};
+  return {layer, name.substr(1)};
+}
+
+// "blk.3.attn_q" -> "model.layers.3.self_attn.q_proj"; empty when unknown. `layers` and `further` bound the
+// number.
+TranslatedName translated(const GgufNames& names, std::string_view stem, std::int64_t layers,
+                          std::int64_t further, bool whole) {
   if (const GgufName* row = find_gguf(names.of_model, stem, whole))
     return {std::string(row->hugging_face), row->heads};
-  if (!stem.starts_with(kBlocks)) return {};
-  stem.remove_prefix(kBlocks.size());
-  std::int64_t layer = -1;
-  const auto [end, error] = std::from_chars(stem.data(), stem.data() + stem.size(), layer);
-  const auto digits = static_cast<std::size_t>(end - stem.data());
-  if (error != std::errc() || layer < 0 || layer >= layers || (digits > 1 && stem[0] == '0')) return {};
-  stem.remove_prefix(digits);
-  if (!stem.starts_with('.')) return {};
-  stem.remove_prefix(1);
-  const GgufName* const row = find_gguf(names.of_block, stem, whole);
+  const auto [layer, rest] = block_and_rest(stem);
+  if (layer < 0 || layer >= layers + further) return {};
+  const bool renumbered = layer >= layers && !names.further.empty();
+  if (const GgufName* const row = find_gguf(names.of_block, rest, whole))
+    return {fmt::format("{}.{}.{}", renumbered ? names.further : names.blocks,
+                        renumbered ? layer - layers : layer, row->hugging_face),
+            row->heads, row->unshifted};
+  const GgufName* const row = layer < layers ? nullptr : find_gguf(names.of_further, rest, whole);
   if (row == nullptr) return {};
-  return {fmt::format("{}.{}.{}", names.blocks, layer, row->hugging_face), row->heads};
+  if (!renumbered) return {fmt::format("{}.{}.{}", names.blocks, layer, row->hugging_face)};
+  return {layer == layers ? std::string(row->hugging_face) : std::string()};
 }
 
 // A name without its suffix, and the suffix: ".weight", ".bias" or nothing.
@@ -55,10 +69,11 @@ bool is_of(std::string_view stem, std::string_view row) {
 
 }  // namespace
 
-std::string gguf_name(const GgufFamily& family, std::string_view hugging_face) {
+std::vector<std::string> gguf_names(const GgufFamily& family, std::string_view hugging_face) {
   auto [stem, suffix] = stem_and_suffix(hugging_face);
+  std::vector<std::string> found;
   for (const GgufName& row : family.names.of_model)
-    if (row.hugging_face == stem) return fmt::format("{}{}", row.gguf, suffix);
+    if (row.hugging_face == stem) return {fmt::format("{}{}", row.gguf, suffix)};
   const std::string blocks = std::string(family.names.blocks) + ".";
   if (!stem.starts_with(blocks)) return {};
   stem.remove_prefix(blocks.size());
@@ -66,20 +81,55 @@ std::string gguf_name(const GgufFamily& family, std::string_view hugging_face) {
   if (dot == std::string_view::npos) return {};
   for (const GgufName& row : family.names.of_block)
     if (row.whole && hugging_face.substr(blocks.size() + dot + 1) == row.hugging_face)
-      return fmt::format("{}{}.{}", kBlocks, stem.substr(0, dot), row.gguf);
+      return {fmt::format("{}{}.{}", kBlocks, stem.substr(0, dot), row.gguf)};
   for (const GgufName& row : family.names.of_block)
     if (!row.whole && is_of(stem.substr(dot + 1), row.hugging_face))
-      return fmt::format("{}{}.{}{}", kBlocks, stem.substr(0, dot), row.gguf, suffix);
+      found.push_back(fmt::format("{}{}.{}{}", kBlocks, stem.substr(0, dot), row.gguf, suffix));
+  return found;
+}
+
+std::string gguf_name(const GgufFamily& family, std::string_view hugging_face) {
+  std::vector<std::string> names = gguf_names(family, hugging_face);
+  return names.empty() ? std::string() : std::move(names.front());
+}
+
+std::vector<std::string> gguf_further_names(const GgufFamily& family, std::string_view hugging_face,
+                                            std::int64_t layers) {
+  const GgufNames& names = family.names;
+  const bool renumbered = !names.further.empty();
+  const std::string blocks = std::string(renumbered ? names.further : names.blocks) + ".";
+  std::int64_t block = layers;
+  std::string_view rest = hugging_face;
+  if (hugging_face.starts_with(blocks)) {
+    rest.remove_prefix(blocks.size());
+    std::int64_t number = -1;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    if (error != std::errc() || number < 0 || end == rest.data() + rest.size() || *end != '.') return {};
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
+    block = renumbered ? layers + number : number;
+    std::vector<std::string> found = gguf_names(family, fmt::format("{}.{}.{}", names.blocks, block, rest));
+    if (!found.empty() || renumbered) return found;
+  } else if (!renumbered) {
+    return {};
+  }
+  const auto [stem, suffix] = stem_and_suffix(rest);
+  for (const GgufName& row : names.of_further)
+    if (row.hugging_face == stem) return {fmt::format("{}{}.{}{}", kBlocks, block, row.gguf, suffix)};
   return {};
 }
 
-TranslatedName hugging_face_name(const GgufFamily& family, std::string_view gguf, std::int64_t layers) {
-  if (TranslatedName whole = translated(family.names, gguf, layers, true); !whole.name.empty()) return whole;
+TranslatedName hugging_face_name(const GgufFamily& family, std::string_view gguf, std::int64_t layers,
+                                 std::int64_t further) {
+  if (TranslatedName whole = translated(family.names, gguf, layers, further, true); !whole.name.empty())
+    return whole;
   const auto [stem, suffix] = stem_and_suffix(gguf);
   if (suffix.empty()) return {};
-  TranslatedName result = translated(family.names, stem, layers, false);
+  TranslatedName result = translated(family.names, stem, layers, further, false);
   if (!result.name.empty()) result.name += suffix;
   return result;
 }
+
+std::string_view name_in_gguf_block(std::string_view gguf) { return block_and_rest(gguf).second; }
+std::int64_t gguf_block_of(std::string_view gguf) { return block_and_rest(gguf).first; }
 
 }  // namespace llmq

@@ -66,13 +66,16 @@ Json llama3_scaling(const GgufHeader& header, const std::vector<float>& factors,
 }
 
 // <arch>.rope.scaling.* as a rope_scaling object, or null.
-Json metadata_scaling(const GgufHeader& header, const std::string& arch) {
-  const std::string prefix = arch + ".rope.scaling.";
+Json metadata_scaling(const GgufHeader& header, const GgufFamily& family) {
+  const std::string arch = family.architecture, prefix = arch + ".rope.scaling.",
+                    growth = family.has(GgufKey::kYarnLogMultiplier) ? family.key(GgufKey::kYarnLogMultiplier)
+                                                                     : std::string();
   static const std::set<std::string, std::less<>> kKnown{
       "type",        "factor",         "original_context_length", "finetuned",
       "attn_factor", "yarn_beta_fast", "yarn_beta_slow"};
   for (const auto& [key, value] : header.metadata)
-    if (key.starts_with(prefix) && !kKnown.contains(std::string_view(key).substr(prefix.size())))
+    if (key.starts_with(prefix) && key != growth &&
+        !kKnown.contains(std::string_view(key).substr(prefix.size())))
       unsupported_gguf(header, key, "is not a rope scaling known here");
   const std::string type(header.find_string(prefix + "type").value_or("none"));
   if (type == "none") {
@@ -90,6 +93,11 @@ Json metadata_scaling(const GgufHeader& header, const std::string& arch) {
     scaling["original_max_position_embeddings"] = header.integer(prefix + "original_context_length");
   if (const auto beta = header.find_number(prefix + "yarn_beta_fast")) scaling["beta_fast"] = *beta;
   if (const auto beta = header.find_number(prefix + "yarn_beta_slow")) scaling["beta_slow"] = *beta;
+  if (const auto tenth = growth.empty() ? std::nullopt : header.find_number(growth)) {
+    // In binary32 and times 0.1: of few digits, as configs have it.
+    const double growth_of_scores = std::round(*tenth * 1e7) / 1e6;
+    scaling["mscale"] = growth_of_scores, scaling["mscale_all_dim"] = growth_of_scores;
+  }
   return scaling;
 }
 
@@ -131,7 +139,7 @@ Json longrope_scaling(const GgufHeader& header, std::span<const std::byte> bytes
 
 Json gguf_rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const GgufFamily& family,
                        const GgufRopeSizes& sizes) {
-  Json scaling = metadata_scaling(header, family.architecture);
+  Json scaling = metadata_scaling(header, family);
   if (family.fine_ramp && !scaling.is_null()) scaling["truncate"] = false;
   if (family.scaling == GgufScaling::kLongFactors) {
     if (!scaling.is_null())

@@ -11,12 +11,12 @@ inline constexpr std::array<GgufName, 3> kLlamaModelNames{
     {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
 
 // One table of several, in their order.
-template <std::size_t... kSizes>
-constexpr auto joined(const std::array<GgufName, kSizes>&... parts) {
-  std::array<GgufName, (kSizes + ...)> all{};
+template <typename Row, std::size_t... kSizes>
+constexpr auto joined(const std::array<Row, kSizes>&... parts) {
+  std::array<Row, (kSizes + ...)> all{};
   std::size_t count = 0;
   const auto add = [&](const auto& part) {
-    for (const GgufName& name : part) all[count++] = name;
+    for (const Row& row : part) all[count++] = row;
   };
   (add(parts), ...);
   return all;
@@ -43,17 +43,17 @@ inline constexpr GgufNames kLlamaNames{"model.layers", kLlamaModelNames, kLlamaB
 
 // A block with a mixture of experts where Llama has its MLP, under the names that most families have; and the
 // expert of all rows.
+inline constexpr std::array<GgufName, 8> kExpertNames{{{"ffn_gate_inp", "mlp.gate"},
+                                                       {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+                                                       {"ffn_up_exps", "mlp.experts.*.up_proj"},
+                                                       {"ffn_down_exps", "mlp.experts.*.down_proj"},
+                                                       {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+                                                       {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                                       {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                                       {"ffn_down_shexp", "mlp.shared_expert.down_proj"}}};
 inline constexpr auto kMixtureBlockNames =
     joined(kAttentionNames, kHeadNormNames,
-           std::array<GgufName, 9>{{{"ffn_norm", "post_attention_layernorm"},
-                                    {"ffn_gate_inp", "mlp.gate"},
-                                    {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
-                                    {"ffn_up_exps", "mlp.experts.*.up_proj"},
-                                    {"ffn_down_exps", "mlp.experts.*.down_proj"},
-                                    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-                                    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-                                    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-                                    {"ffn_down_shexp", "mlp.shared_expert.down_proj"}}});
+           std::array<GgufName, 1>{{{"ffn_norm", "post_attention_layernorm"}}}, kExpertNames);
 
 inline constexpr GgufNames kMixtureNames{"model.layers", kLlamaModelNames, kMixtureBlockNames};
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -40,9 +41,11 @@ class SquareSums {
     tokens_ += x.rows();
   }
 
-  // Behind the matrices that are there. One that saw no rows has sums of 0 for its `columns`.
-  void append_to(ImatrixEntry& entry, std::int64_t columns) const {
-    for (const double sum : sums_) entry.sums.push_back(static_cast<float>(sum));
+  // Behind the matrices that are there, in the order of a GGUF's columns. One that saw no rows has sums of 0
+  // for its `columns`.
+  void append_to(ImatrixEntry& entry, std::int64_t columns, const GgufOrder& order) const {
+    for (std::int64_t k = 0; k < std::ssize(sums_); ++k)
+      entry.sums.push_back(static_cast<float>(sums_[static_cast<std::size_t>(order(k))]));
     if (sums_.empty()) entry.sums.resize(entry.sums.size() + static_cast<std::size_t>(columns));
     entry.counts.push_back(static_cast<float>(tokens_));
   }
@@ -67,8 +70,8 @@ class SquareSums {
 
 class Collection {
  public:
-  Collection(const GgufFamily& family, ActivationStream& stream, Backend& backend)
-      : family_(family), stream_(stream), backend_(backend) {}
+  Collection(const GgufFamily& family, const ModelSpec& spec, ActivationStream& stream, Backend& backend)
+      : family_(family), spec_(spec), widths_(gguf_widths(spec)), stream_(stream), backend_(backend) {}
 
   void see_sublayer(const SublayerSpec& part, int number, const BlockSpec& block,
                     const BlockWeights& weights) {
@@ -80,8 +83,17 @@ class Collection {
   Imatrix imatrix;
 
  private:
-  ImatrixEntry& entry(const BlockSpec& block, LinearId id) {
-    return imatrix.entries[gguf_name(family_, block.at(id).weight.tensor)];
+  // To each tensor that the linear is there; one whose columns are not the linear's inputs goes without.
+  void append(const SquareSums& sums, const BlockSpec& block, LinearId id, std::int64_t columns) {
+    const std::string name = name_in_decoder(spec_, block.at(id).weight.tensor);
+    for (const std::string& tensor : gguf_names(family_, name)) {
+      std::optional<GgufPart> part;
+      if (family_.part != nullptr) part = family_.part(name_in_gguf_block(tensor), widths_);
+      if (part && part->turned) continue;
+      const std::int64_t matrices = part && part->shape.rank() > 2 ? part->shape[0] : 1;
+      for (std::int64_t matrix = 0; matrix < matrices; ++matrix)  // all of which see what the linear does
+        sums.append_to(imatrix.entries[tensor], columns, part ? part->columns : GgufOrder());
+    }
   }
 
   // All readers but the linears of experts, which see rows of their own.
@@ -90,7 +102,7 @@ class Collection {
     SquareSums sums(backend_, host_);
     stream_.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
     for (const LinearId reader : block.at(site).readers)
-      if (!but.contains(reader)) sums.append_to(entry(block, reader), block.at(site).channels);
+      if (!but.contains(reader)) append(sums, block, reader, block.at(site).channels);
   }
 
   // A stack of experts has an entry of as many matrices. Of each its own rows count; the shared one sees all.
@@ -119,15 +131,16 @@ class Collection {
     for (std::size_t e = 0; e < experts.size(); ++e) {
       const ExpertSpec& expert = *experts[e].expert;
       if (input == ExpertInput::kOfOutput) {
-        sums[e].append_to(entry(block, expert.output), columns);
+        append(sums[e], block, expert.output, columns);
         continue;
       }
-      for (const LinearId id : {expert.gate.linear, expert.up.linear})
-        sums[e].append_to(entry(block, id), columns);
+      for (const LinearId id : {expert.gate.linear, expert.up.linear}) append(sums[e], block, id, columns);
     }
   }
 
   const GgufFamily& family_;
+  const ModelSpec& spec_;
+  GgufWidths widths_;
   ActivationStream& stream_;
   Backend& backend_;
   std::vector<std::byte> host_;
@@ -143,11 +156,11 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
   const ForwardContext context = make_forward_context(spec, backend, options.compute, length);
   ActivationStream stream(context, calibration, options.chunk_tokens, options.keep_inputs);
   stream.embed(checkpoint, calibration);
-  const GgufFamily* const family = gguf_family(spec.family);
+  const GgufFamily* const family = gguf_family(gguf_decoder(spec));
   if (family == nullptr)
     fail(ErrorKind::kUnsupported, "an importance matrix has GGUF's names, and family {} has none",
          spec.family);
-  Collection collection(*family, stream, backend);
+  Collection collection(*family, spec, stream, backend);
   collection.imatrix.chunk_count = static_cast<std::uint32_t>(calibration.samples.size());
   collection.imatrix.chunk_size = static_cast<std::uint32_t>(length);
   for (std::size_t index = 0; index < spec.blocks.size(); ++index) {

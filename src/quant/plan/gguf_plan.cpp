@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "export/gguf/tensor_source.h"
+#include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/memory_limit.h"
@@ -67,10 +68,20 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& 
 // another order.
 std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& spec, const GgufPlan& plan) {
   const LinearSource source = LinearSource::open(checkpoint);
+  const GgufFamily* const family = gguf_family(gguf_decoder(spec));
+  const GgufWidths widths = gguf_widths(spec);
+  const auto is_of_parts = [&](const LinearSpec& linear) {
+    if (family == nullptr || family->part == nullptr) return false;
+    const std::vector<std::string> names = gguf_names(*family, name_in_decoder(spec, linear.weight.tensor));
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return family->part(name_in_gguf_block(name), widths).has_value();
+    });
+  };
   std::set<std::string> whole;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears)
-      if (plan.needs_calibration() || source.is_packed(linear.module) || linear.rope_heads > 0)
+      if (plan.needs_calibration() || source.is_packed(linear.module) || linear.rope_heads > 0 ||
+          is_of_parts(linear))
         for (std::string& name : source.tensors_of(linear)) whole.insert(std::move(name));
   return whole;
 }

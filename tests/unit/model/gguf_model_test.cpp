@@ -229,8 +229,8 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
   expect_refusal(
       ErrorKind::kUnsupported,
-      "llama, qwen2, qwen3, phi3, olmo2, seed_oss, qwen3moe, qwen2moe, olmoe, granite, granitemoe, gemma3, "
-      "gemma2, gpt-oss and minimax-m2 are",
+      "llama, qwen2, qwen3, phi3, olmo2, smollm3, seed_oss, qwen3moe, qwen2moe, olmoe, granite, granitemoe, "
+      "glm4, gemma3, qwen3next, qwen35, qwen35moe, gemma2, gpt-oss, glm4moe, minimax-m2 and deepseek2 are",
       [&] { read(unknown); });
   GgufBytes windowed = small_gguf("qwen2");
   windowed.u32("qwen2.attention.sliding_window", 32);
