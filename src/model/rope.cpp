@@ -108,8 +108,9 @@ std::vector<float> llama3_frequencies(const RopeSpec& rope, int head_dim) {
     if (wavelength > low_wavelength) {
       f = f / factor;
     } else if (!(wavelength < high_wavelength)) {
-      const float smooth = (divide_number(length, wavelength) - static_cast<float>(rope.low_freq_factor)) /
-                           static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+      const auto range = static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+      const float above = divide_number(length, wavelength) - static_cast<float>(rope.low_freq_factor);
+      const float smooth = range == 0 ? 0 : above / range;  // one wavelength is between equal factors, if any
       f = (1.0f - smooth) * f / factor + smooth * f;
     }
   }

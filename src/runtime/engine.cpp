@@ -1,5 +1,7 @@
 #include "runtime/engine.h"
 
+#include <new>
+
 #include "runtime/engine_state.h"
 
 namespace llmq {
@@ -118,6 +120,16 @@ SequenceState& Engine::snapshot(std::int32_t slot) {
   if (all.size() <= place) all.resize(place + 1);
   if (!all[place]) all[place] = new_state();
   return *all[place];
+}
+
+SequenceState* Engine::snapshot_with_room(std::int32_t slot) {
+  try {
+    return &snapshot(slot);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kResource) throw;
+  } catch (const std::bad_alloc&) {
+  }
+  return nullptr;
 }
 
 std::int64_t Engine::snapshots_made() const {

@@ -86,7 +86,8 @@ class Engine {
 
   // One of cache().blocks().snapshots().
   SequenceState& snapshot(std::int32_t slot);
-  std::int64_t snapshots_made() const;  // that have memory
+  SequenceState* snapshot_with_room(std::int32_t slot);  // null where there is no memory for it
+  std::int64_t snapshots_made() const;                   // that have memory
   // Guesses that `state` has read from `length` on were wrong (SequenceState::guess_from).
   void take_back(SequenceState& state, std::int64_t length);
 

@@ -129,8 +129,13 @@ class ModelDrafter : public Drafter {
     std::vector<std::int32_t> last;
     std::int64_t total = 0;
     for (const Row& row : rows)
-      for (const SnapshotPlace& place : row.reader->saves)
-        saves.push_back({place.position, &engine_.snapshot(place.slot)});
+      for (auto place = row.reader->saves.begin(); place != row.reader->saves.end();)
+        if (SequenceState* const snapshot = engine_.snapshot_with_room(place->slot)) {
+          saves.push_back({place++->position, snapshot});
+        } else {
+          engine_.cache().blocks().drop(*place);
+          place = row.reader->saves.erase(place);
+        }
     auto save = saves.begin();
     for (const Row& row : rows) {
       const std::size_t own = row.reader->saves.size();

@@ -189,6 +189,11 @@ void Scheduler::schedule(Sequence& sequence, std::int64_t& budget, Step& step) {
   budget -= count + drafts;
 }
 
+void Scheduler::leave_out(std::size_t save) {
+  blocks_.drop(step_.saves.at(save));
+  step_.saves.erase(step_.saves.begin() + static_cast<std::ptrdiff_t>(save));
+}
+
 // For all it may become, so that a step of a running sequence allocates nothing.
 void Scheduler::make_room(Sequence& sequence) const {
   sequence.tokens.reserve(static_cast<std::size_t>(longest(sequence)));

@@ -120,6 +120,8 @@ class Scheduler {
   // Another answer to the prompt of `id`, whose last row runs in this step: a sequence `other` of the same
   // request with the same tokens and `token` behind them. Between next() and complete().
   void fork(std::uint64_t id, std::uint64_t other, std::int32_t token);
+  // Nothing is kept at this place of the step that next() returned, for want of memory. Before it runs.
+  void leave_out(std::size_t save);
   // Of the step that next() returned: an outcome for every sequence that samples, in the order of its work.
   std::vector<std::pair<std::uint64_t, Finish>> complete(const std::vector<Outcome>& outcomes);
 

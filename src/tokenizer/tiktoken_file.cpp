@@ -28,6 +28,8 @@ const std::string_view kKimiPattern =
     R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+constexpr std::size_t kMostMergeBytes = std::size_t{256} << 20;
+
 using Ranks = std::unordered_map<std::string, std::int64_t>;
 
 [[noreturn]] void refuse_line(const std::string& file, std::size_t line, std::string found) {
@@ -39,7 +41,8 @@ using Ranks = std::unordered_map<std::string, std::int64_t>;
 std::vector<std::string> read_tokens(std::string_view text, const std::string& file) {
   std::vector<std::string> tokens;
   std::size_t line = 0, seen = 0;
-  const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1;
+  std::size_t lines = text.empty() || text.front() == '\n' ? 0 : 1;  // that say something
+  for (std::size_t i = 1; i < text.size(); ++i) lines += text[i - 1] == '\n' && text[i] != '\n' ? 1u : 0u;
   tokens.resize(lines);
   while (!text.empty()) {
     ++line;
@@ -67,11 +70,12 @@ std::vector<std::string> read_tokens(std::string_view text, const std::string& f
 }
 
 // Each two tokens that make one, in the order in which they are merged.
-Json merges_of(const std::vector<std::string>& tokens) {
+Json merges_of(const std::vector<std::string>& tokens, const std::string& file) {
   Ranks ranks;
   for (std::size_t rank = 0; rank < tokens.size(); ++rank)
     ranks[tokens[rank]] = static_cast<std::int64_t>(rank);
   Json merges = Json::array();
+  std::size_t bytes = 0;
   for (const std::string& token : tokens) {
     std::vector<std::pair<std::int64_t, std::int64_t>> pairs;
     for (std::size_t cut = 1; cut < token.size(); ++cut) {
@@ -79,6 +83,12 @@ Json merges_of(const std::vector<std::string>& tokens) {
       if (left != ranks.end() && right != ranks.end()) pairs.emplace_back(left->second, right->second);
     }
     std::sort(pairs.begin(), pairs.end());
+    if ((bytes += pairs.size() * token.size()) > kMostMergeBytes)
+      fail(ErrorKind::kBadInput,
+           {fmt::format("its tokens are made of one another in more than {} bytes", kMostMergeBytes),
+            file,
+            {},
+            "no vocabulary is like that"});
     for (const auto& [left, right] : pairs)
       merges.push_back(Json::array({to_byte_alphabet(tokens[static_cast<std::size_t>(left)]),
                                     to_byte_alphabet(tokens[static_cast<std::size_t>(right)])}));
@@ -147,7 +157,7 @@ Json tiktoken_tokenizer(Io& io, const Path& file, const Json& config) {
                                                {"byte_fallback", false},
                                                {"ignore_merges", true},
                                                {"vocab", std::move(vocabulary)},
-                                               {"merges", merges_of(tokens)}})}});
+                                               {"merges", merges_of(tokens, file.string())}})}});
 }
 
 }  // namespace llmq

@@ -122,7 +122,7 @@ struct PairCodes {
       constexpr int kLowElseHigh = 0xe4;  // by the third: the first, else the second
       const __m512i third =
           J < 2 ? _mm512_slli_epi16(high, J < 2 ? 2 - J : 0) : _mm512_srli_epi16(high, J < 2 ? 0 : J - 2);
-      return _mm512_ternarylogic_epi32(whole<2 * J, 2>(low), third, _mm512_set1_epi16(3), kLowElseHigh);
+      return _mm512_ternarylogic_epi32((whole<2 * J, 2>(low)), third, _mm512_set1_epi16(3), kLowElseHigh);
     }
     static LLMQ_INLINE __m512i join(__m512i a, __m512i b) { return _mm512_or_si512(a, b); }
   };

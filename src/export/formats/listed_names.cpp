@@ -44,12 +44,12 @@ bool has_packed(const ListedModules& listed, const std::string& part) {
 std::string below_model(std::string_view name, bool any = false) {
   std::string pattern = "^(?:model\\.)?";
   if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
-  while (!name.empty()) {
+  for (bool first = true; !name.empty(); first = false) {
     const std::string_view word = name.substr(0, name.find('.'));
     const bool last = word.size() == name.size();
     name.remove_prefix(word.size() + (last ? 0 : 1));
     const bool number = word.find_first_not_of("0123456789") == std::string_view::npos;
-    if (word == "vision_model" && !last)
+    if (word == "vision_model" && !last && !first)  // a part of that name is no part of another
       pattern += "(?:vision_model\\.)?";
     else
       pattern += (any && number ? "[0-9]+" : std::string(word)) + (last ? "" : "\\.");

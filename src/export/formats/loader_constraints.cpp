@@ -43,6 +43,7 @@ struct LoaderRow {
       {};                          // who does not take columns that carry their own group; empty: taken
   bool fuses = false;              // q/k/v and gate/up become one linear each, so they must share a scheme
   bool uniform = false;            // one scheme for every quantized linear
+  bool uniform_experts = false;    // one scheme for the experts of all layers
   bool whole_words = false;        // the zeros of all outputs fill 32-bit words
   bool outputs_in_groups = false;  // the outputs are a multiple of the group size, too
   bool pads = false;               // shapes that are not whole tiles of Marlin are padded with zeros
@@ -174,6 +175,7 @@ constexpr std::array kLoaders = {
               .label = kTransformers,
               .symmetric_bits = kTwoToEight,
               .no_column_groups = kNoActOrder,
+              .uniform_experts = true,
               .silent = true,
               .command = kTransformersCommand,
               .inputs = std::nullopt},
@@ -185,6 +187,7 @@ constexpr std::array kLoaders = {
               .asymmetric_bits = kTwoToEight,
               .no_column_groups = kNoActOrder,
               .uniform = true,
+              .uniform_experts = true,
               .command = kDequantizingCommand,
               .inputs = std::nullopt},
     marlin("awq", "Marlin", kFour, kFour, {}, true),
@@ -313,6 +316,18 @@ std::string uniformity_complaint(const LoaderRow& row, std::span<const PlannedMo
   return "";
 }
 
+std::string experts_complaint(const LoaderRow& row, std::span<const PlannedModule> modules) {
+  const PlannedModule* first = nullptr;
+  for (const PlannedModule& m : modules) {
+    if (m.module.find(".experts.") == std::string::npos) continue;
+    if (first == nullptr) first = &m;
+    if (m.scheme.text() != first->scheme.text())
+      return fmt::format("{} is {} and {} is {}, and {} reads the experts of all layers by one scheme",
+                         first->module, first->scheme.text(), m.module, m.scheme.text(), row.kernel);
+  }
+  return "";
+}
+
 // Marlin's tiles are 64 outputs x 128 inputs or 128 x 64, of whole groups (marlin_padded_nk).
 std::string padding_note(std::span<const PlannedModule> modules) {
   std::map<std::string, PlannedModule> fused;  // the linears that an engine runs, with all their outputs
@@ -356,6 +371,7 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
       if (!reason.empty()) break;
     }
     if (reason.empty() && row.fuses) reason = fusion_complaint(modules);
+    if (reason.empty() && row.uniform_experts) reason = experts_complaint(row, modules);
     if (reason.empty() && row.uniform) reason = uniformity_complaint(row, modules);
     const bool fits = reason.empty();
     const bool reasoned = !verdicts.empty() && loader_of(verdicts.back()) == row.loader;

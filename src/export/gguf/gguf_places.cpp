@@ -60,12 +60,21 @@ class Places {
     return places_.emplace_back(GgufPlace{std::move(name), shape, {{source, packed, apart}}, heads, {}});
   }
 
+  // What is carried along nobody else has looked at.
+  void expect_shape(const StoredTensor& tensor, const Shape& shape) const {
+    if (!(tensor.view.shape == shape))
+      fail(ErrorKind::kBadInput,
+           {fmt::format("its shape is {} where {} was expected", tensor.view.shape.text(), shape.text()),
+            checkpoint_.path().string(), tensor.name, "keep the model in safetensors"});
+  }
+
   // What one tensor of the checkpoint is there: one, or several parts of it.
   void add_parts(const std::vector<std::string>& names, const std::string& source, const Shape& shape,
                  int heads = 0, const LinearSpec* packed = nullptr) {
     for (const std::string& name : names) {
       std::optional<GgufPart> part;
       if (family_.part != nullptr) part = family_.part(name_in_gguf_block(name), widths_);
+      if (part && packed == nullptr) expect_shape(checkpoint_.at(source), part->whole);
       GgufPlace& place = add(name, source, part ? part->shape : shape, heads, packed);
       place.part = std::move(part);
     }
@@ -125,6 +134,7 @@ class Places {
                    std::int64_t matrices) {
     const Shape& shape = stack.view.shape;
     const std::int64_t rows = shape[1] / matrices;
+    expect_shape(stack, {shape[0], std::max<std::int64_t>(1, rows) * matrices, shape[2]});
     GgufPlace place{name, {shape[0], rows, shape[2]}, {}, 0, {}};
     for (std::int64_t slab = 0; slab < shape[0]; ++slab)
       place.matrices.push_back({stack.name, nullptr, !stack.in_order(), slab * shape[1] + number * rows});
@@ -168,6 +178,14 @@ class Places {
         return std::pair(a->name.size(), a->name) < std::pair(b->name.size(), b->name);  // by number
       });
       const Shape& each = of_each.front()->view.shape;
+      for (std::size_t i = 0; i < of_each.size(); ++i) {
+        if (each.rank() != 2 || each.elements() == 0) expect_shape(*of_each[i], {1, 1});
+        expect_shape(*of_each[i], each);
+        if (of_each[i]->name.find(fmt::format(".experts.{}.", i)) == std::string::npos)
+          fail(ErrorKind::kBadInput,
+               {fmt::format("stands where expert {} was expected", i), checkpoint_.path().string(),
+                of_each[i]->name, "is the download complete?"});
+      }
       GgufPlace place{name, {std::ssize(of_each), each[0], each.back()}, {}, 0, {}};
       for (const StoredTensor* const tensor : of_each)
         place.matrices.push_back({tensor->name, nullptr, !tensor->in_order()});

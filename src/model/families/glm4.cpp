@@ -40,6 +40,11 @@ constexpr std::array<std::pair<const char*, const char*>, 4> kGlm4Tokens{
     {{"eos", "<|endoftext|>"}, {"eot", "<|user|>"}, {"unknown", "<|endoftext|>"}, {"bos", "<|endoftext|>"}}};
 
 void add_glm4_gguf(const GgufHeader& header, Json& config) {
+  // GLM-4.1V's decoder: rows of q and k lie so that halves turn.
+  const std::string sections = "glm4.rope.dimension_sections";
+  if (header.find(sections) != nullptr)
+    for (const std::int64_t section : header.integers(sections))
+      if (section != 0) unsupported_gguf(header, sections, "turns parts of a head by places in an image");
   config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v"});
   if (config.find("partial_rotary_factor") == nullptr) config["partial_rotary_factor"] = 1.0;
 }

@@ -129,7 +129,8 @@ void add_latents(const GgufHeader& header, Json& config) {
 
 void add_deepseek_v2_gguf(const GgufHeader& header, Json& config) {
   add_latents(header, config);
-  config["scoring_func"] = "softmax", config["topk_method"] = "greedy";
+  config["scoring_func"] = "softmax";
+  config["topk_method"] = config.at("n_group").as_integer() > 1 ? "group_limited_greedy" : "greedy";
 }
 
 void add_deepseek_v3_gguf(const GgufHeader& header, Json& config) {

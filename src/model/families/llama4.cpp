@@ -95,7 +95,9 @@ LlamaMixture read_llama4_mixture(ConfigFields& config, std::int64_t tensors, std
 // Table 0 turns; table 1, where queries grow, has no angle but 0.
 std::vector<RopeUse> read_turns(ConfigFields& config, const std::vector<bool>& turning, ModelSpec& spec) {
   constexpr IntegerRange kLengths{1, kPositionsRange.most};
-  const bool grows = config.flag("attn_temperature_tuning", true);
+  const Json* const tuned = config.find("attn_temperature_tuning");  // published as 4, too
+  const bool grows = tuned != nullptr && tuned->is_integer() ? tuned->as_integer() != 0
+                                                             : config.flag("attn_temperature_tuning", true);
   const std::int64_t length = config.integer("floor_scale", kLengths, 8192);
   const double growth = config.number("attn_scale", {0, 1e3}, 0.1);
   const std::int64_t dims = spec.ropes.front().dims;
@@ -111,6 +113,7 @@ std::vector<RopeUse> read_turns(ConfigFields& config, const std::vector<bool>& t
 }
 
 void read_llama4(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
+  config.find("for_llm_compressor"), config.find("cache_implementation");  // how others run it
   LlamaSizes sizes = read_llama_sizes(config, tensors, {131072, 8, 128, 1e-5, 8192}, spec);
   const std::int64_t expert_width = sizes.intermediate_size;
   sizes.intermediate_size = config.integer("intermediate_size_mlp", kWidthRange, 16384);

@@ -104,7 +104,7 @@ std::string nearest_families(const Checkpoint& checkpoint, std::string_view mode
   const Json& decoder = nested != nullptr && nested->is_object() ? *nested : checkpoint.config();
   const StoredShapes stored = shapes_of(checkpoint);
   const Family* fitting = nullptr;
-  std::int64_t most = static_cast<std::int64_t>(stored.size() / 2);
+  std::int64_t most = std::max<std::int64_t>(1, (std::ssize(stored) + 1) / 2);
   // Of equals the one that is nearest by its name.
   std::size_t distance = 0;
   for (const Family* family : families()) {

@@ -26,9 +26,17 @@ struct Sizes {
   GgufWidths widths;
 };
 
+constexpr std::int64_t kMostGgufWidth = 1 << 20;
+
 GgufWidths read_widths(const GgufHeader& header, const GgufFamily& family, std::int64_t hidden) {
   GgufWidths widths{.hidden = hidden};
-  const auto size = [&](GgufKey key) { return gguf_size(header, family.key(key)); };
+  // Products of three of them are counted below.
+  const auto width_at = [&](const std::string& key) {
+    const std::int64_t width = gguf_size(header, key);
+    if (width > kMostGgufWidth) bad_gguf(header, key, fmt::format("{} is no sensible size", width));
+    return width;
+  };
+  const auto size = [&](GgufKey key) { return width_at(family.key(key)); };
   if (family.has(GgufKey::kStateInnerWidth)) {
     widths.taps = size(GgufKey::kConvolutionTaps), widths.key_dim = size(GgufKey::kStateKeyWidth);
     widths.key_heads = size(GgufKey::kStateKeyHeads), widths.value_heads = size(GgufKey::kStateValueHeads);
@@ -41,10 +49,10 @@ GgufWidths read_widths(const GgufHeader& header, const GgufFamily& family, std::
   if (family.has(GgufKey::kLatentRank)) {
     const std::string of_heads = fmt::format("{}.attention.", family.architecture);
     const std::int64_t turning = size(GgufKey::kTurningDimensions),
-                       keys = gguf_size(header, of_heads + "key_length_mla");
+                       keys = width_at(of_heads + "key_length_mla");
     widths.heads = size(GgufKey::kHeadCount), widths.rank = size(GgufKey::kLatentRank);
     widths.plain = keys - turning;
-    widths.latent_value_dim = gguf_size(header, of_heads + "value_length_mla");
+    widths.latent_value_dim = width_at(of_heads + "value_length_mla");
     if (widths.plain < 1)
       bad_gguf(header, of_heads + "key_length_mla",
                fmt::format("is {}, and {} channels turn", keys, turning));
@@ -120,10 +128,10 @@ void refuse_unknown_mathematics(const GgufHeader& header, const GgufFamily& fami
     return std::any_of(family.keys.begin(), family.keys.end(),
                        [&](GgufKey key) { return family.key(key) == name; });
   };
-  for (const char* key :
-       {".logit_scale", ".embedding_scale", ".residual_scale", ".attention.scale", ".attn_logit_softcapping",
-        ".final_logit_softcapping", ".attention.clamp_kqv", ".attention.max_alibi_bias",
-        ".expert_gating_func", ".expert_weights_scale", ".expert_group_count"})
+  for (const char* key : {".logit_scale", ".embedding_scale", ".residual_scale", ".attention.scale",
+                          ".attn_logit_softcapping", ".final_logit_softcapping", ".attention.clamp_kqv",
+                          ".attention.max_alibi_bias", ".expert_gating_func", ".expert_weights_scale",
+                          ".expert_group_count", ".attention.temperature_scale"})
     if (const auto value = header.find_number(arch + key);
         value && *value != 0.0 && *value != 1.0 && !knows(arch + key))
       unsupported_gguf(header, arch + key, fmt::format("is {}; models with it are not read", *value));
@@ -154,6 +162,8 @@ void add_piece(const GgufHeader& header, std::size_t index, const std::string& n
     bad_gguf(
         header, tensor.name,
         fmt::format("its shape {} is not {}, as the metadata say", tensor.shape.text(), part.shape.text()));
+  if (GgufPart::width_of(part.shape) == 1 && is_block_type(tensor.dtype))
+    bad_gguf(header, tensor.name, fmt::format("is a vector of {}", dtype_row(tensor.dtype).name));
   const auto found = std::find_if(into.rbegin(), into.rend(),
                                   [&](const NamedGgufTensor& other) { return other.name == name; });
   NamedGgufTensor& result =

@@ -59,8 +59,8 @@ void read_llama3(ConfigFields& rope, RopeSpec& spec) {
   spec.factor = rope.number("factor", kFactorRange);
   spec.low_freq_factor = rope.number("low_freq_factor", kPositiveRange);
   spec.high_freq_factor = rope.number("high_freq_factor", kPositiveRange);
-  if (spec.high_freq_factor <= spec.low_freq_factor)
-    rope.bad("high_freq_factor", fmt::format("is {}, not above low_freq_factor, which is {}",
+  if (spec.high_freq_factor < spec.low_freq_factor)
+    rope.bad("high_freq_factor", fmt::format("is {}, below low_freq_factor, which is {}",
                                              spec.high_freq_factor, spec.low_freq_factor));
 }
 

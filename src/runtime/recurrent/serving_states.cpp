@@ -26,8 +26,11 @@ void ServingEngine::State::move_states(const Scheduler::Step& step) {
 void ServingEngine::State::give_states(const Scheduler::Step& step) {
   if (engine.spec().state_bytes() == 0) return;
   saves.clear();
-  for (const SnapshotPlace& place : step.saves)
-    saves.push_back({place.position, &engine.snapshot(place.slot)});
+  for (std::size_t i = 0; i < step.saves.size();)
+    if (SequenceState* const snapshot = engine.snapshot_with_room(step.saves[i].slot))
+      saves.push_back({step.saves[i++].position, snapshot});
+    else
+      scheduler.leave_out(i);
   std::size_t next = 0;
   for (std::size_t i = 0; i < step.work.size(); ++i) {
     const Scheduler::Work& work = step.work[i];

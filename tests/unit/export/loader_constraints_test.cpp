@@ -51,6 +51,20 @@ TEST(LoaderConstraints, MarlinTakesWhatItsSourceSays) {
   EXPECT_TRUE(verdict("awq", block(scheme_of(4, 64, false, DType::kF16), 1024), "vLLM").fits);
 }
 
+TEST(LoaderConstraints, TransformersReadsAllExpertsByOneScheme) {
+  std::vector<PlannedModule> modules;
+  for (const int layer : {0, 1})
+    for (const char* part : {"gate_proj", "up_proj", "down_proj"})
+      modules.push_back(
+          {fmt::format("model.layers.{}.mlp.experts.0.{}", layer, part), scheme_of(4, 32, true), 1024, 1024});
+  EXPECT_TRUE(verdict("compressed-tensors", modules, "Transformers").fits);
+  for (std::size_t i = 3; i < modules.size(); ++i) modules[i].scheme = scheme_of(8, 32, true);
+  const LoaderVerdict found = verdict("compressed-tensors", modules, "Transformers");
+  EXPECT_FALSE(found.fits);
+  EXPECT_THAT(found.reason, HasSubstr("reads the experts of all layers by one scheme"));
+  EXPECT_TRUE(verdict("compressed-tensors", modules, "vLLM").fits) << "which has one for each layer";
+}
+
 // SmolLM2's widths.
 TEST(LoaderConstraints, ShapesThatAreNoWholeTilesLoadAndAreSlower) {
   std::vector<PlannedModule> modules = block(scheme_of(4, 64, true), 576);

@@ -40,6 +40,26 @@ TEST(Llama4, BlocksTurnAndSeeChunksOrGrowAndSeeAll) {
   EXPECT_EQ(still.rope.table, 1u);
 }
 
+// Scout was published with a number in place of a flag, and with what others' programs said of it; its
+// instructed form has one length where angles change.
+TEST(Llama4, IsReadAsItWasPublished) {
+  ScratchLlama4 model;
+  model.config["attn_temperature_tuning"] = 4;
+  model.config["for_llm_compressor"] = false;
+  model.config["cache_implementation"] = "hybrid";
+  model.config["rope_scaling"] = Json::object({{"rope_type", "llama3"},
+                                               {"factor", 16.0},
+                                               {"low_freq_factor", 1.0},
+                                               {"high_freq_factor", 1.0},
+                                               {"original_max_position_embeddings", 32}});
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_EQ(spec.ropes.size(), 2u) << "queries grow";
+  for (const float cosine : make_rope_table(spec.ropes[0], spec.max_position, 10).cosines)
+    EXPECT_TRUE(std::isfinite(cosine));
+  model.config["attn_temperature_tuning"] = 0;
+  EXPECT_EQ(ModelSpec::read(model.open()).ropes.size(), 1u);
+}
+
 // The factor changes at positions 4, 9, 14: (p + 1) / 5 as a whole number. Nothing turns.
 TEST(Llama4, QueriesGrowWithTheirPosition) {
   const ScratchLlama4 model;

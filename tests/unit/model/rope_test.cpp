@@ -132,7 +132,7 @@ TEST(RopeFields, RefusesWhatItDoesNotKnowByName) {
             std::string::npos);
   EXPECT_NE(
       rope_refusal(
-          R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})")
+          R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":3}})")
           .find("high_freq_factor"),
       std::string::npos);
   EXPECT_EQ(rope_refusal(R"({"rope_scaling":{"type":"linear","rope_type":"linear","factor":2}})"), "");

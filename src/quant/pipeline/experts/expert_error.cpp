@@ -10,6 +10,7 @@
 // Cost: the experts' linears are read once more; a run of the block up to its experts for as many of them as
 // go at once, which lie in memory twice meanwhile.
 #include <array>
+#include <cmath>
 #include <map>
 
 #include "model/mixers/mixture.h"
@@ -54,7 +55,7 @@ struct ErrorSums {
       whole += was * was;
     }
   }
-  double relative() const { return changed == 0 ? 0 : changed / whole; }
+  double relative() const { return changed == 0 ? 0 : whole == 0 ? 1 : changed / whole; }
 };
 
 }  // namespace
@@ -65,8 +66,11 @@ std::vector<double> MixtureQuantizer::output_errors() {
   const std::vector<std::int64_t> rows =
       stream_.routed_rows(block_.number, block_.weights, nullptr, Samples::kForSearch);
   std::vector<SeenExpert> experts;
-  for (std::size_t e = 0; e < rows.size(); ++e)
-    experts.push_back({&mixture_.experts[e], rows[e] == 0 ? std::nullopt : std::optional(e), rows[e]});
+  for (std::size_t e = 0; e < rows.size(); ++e) {
+    const bool none = rows[e] == 0;
+    experts.push_back({&mixture_.experts[e], none ? std::nullopt : std::optional(e), rows[e],
+                       none ? static_cast<float>(std::sqrt(mean_square())) : 1});
+  }
   const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, block_.run.plan.experts_at_once));
   std::vector<double> errors;
   for (std::size_t first = 0; first < experts.size(); first += at_once) {
