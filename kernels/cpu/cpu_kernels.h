@@ -43,8 +43,8 @@ struct GemmPanel {
   // Per column, or null; gemm_groups: [groups][panel]. With it the chain begins at 0 and ends as C = fma(sum,
   // scale, start or C).
   const float* scale = nullptr;
-  // With `scale`, or null: first C = fma(row_sum, offset, start or C), row_sum of row r at [r * row_sums_row].
-  // gemm_groups: offset as scale, and row sums of a group beside those of the one before.
+  // With `scale`, or null: first C = fma(row_sum, offset, start or C), row_sum of row r at
+  // [r * row_sums_row]. gemm_groups: offset as scale, and row sums of a group beside those of the one before.
   const float* offset = nullptr;
   const float* row_sums = nullptr;
   int64_t row_sums_row = 0;
@@ -109,8 +109,8 @@ inline NarrowGroup narrow_group(const NarrowLayout& layout, const unsigned char*
 // C[rows, columns] = start, then for each group g in order
 //   C = C + A_g (middle scale_g - minimum_g)   where there are minima; A_g the sum of the row's group
 //   C = C + scale_g (sum of a (code - zero))   each an fma
-// `gemm_groups`, group after group, in the same bits, without a panel in between: `narrow_rows` rows share one
-// expansion.
+// `gemm_groups`, group after group, in the same bits, without a panel in between: `narrow_rows` rows share
+// one expansion.
 struct NarrowProduct {
   NarrowLayout layout;
   const void* a = nullptr;  // BF16, the groups padded as the codes are

@@ -37,7 +37,7 @@ TEST(Packed, EvaluatesAGgufInFloat32ToTheBitsOfTheDenseCheckpoint) {
   const std::vector<std::pair<std::string, std::string>> types = {{"q4_0", "Q4_0 linears as 4-bit codes"},
                                                                   {"q8_0", "Q8_0 linears as 8-bit codes"},
                                                                   {"q4_1", "Q4_1 linears as 4-bit codes"},
-                                                                  {"q5_1", "Q5_1 linears as 8-bit codes"}};
+                                                                  {"q5_1", "Q5_1 linears as 5-bit codes"}};
   for (const auto& [type, served] : types) {
     const std::string packed = scratch / (type + ".gguf"), dense = scratch / (type + "-dense");
     const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output",

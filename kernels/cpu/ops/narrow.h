@@ -9,8 +9,8 @@
 //
 //   y = fma(A_g, z scale_g - minimum_g, y);   A_g = the sum of a's group
 //
-// narrow_codes.h has the bytes. One row: 3 to 4 instructions per 32 codes, and two groups of a panel are under
-// way at once, since the sums of one alone would wait for their own additions.
+// narrow_codes.h has the bytes. One row: 3 to 4 instructions per 32 codes, and two groups of a panel are
+// under way at once, since the sums of one alone would wait for their own additions.
 #pragma once
 #include "kernels/cpu/ops/narrow_codes.h"
 #include "kernels/cpu/ops/rows.h"
@@ -226,8 +226,8 @@ void narrow_gemm(const NarrowProduct& p) {
   });
 }
 
-// take(Index of the vector, unit, pair) for every pair of codes [first, first + count) of a group, whole units
-// of theirs; the first unit of a panel of B is 0.
+// take(Index of the vector, unit, pair) for every pair of codes [first, first + count) of a group, whole
+// units of theirs; the first unit of a panel of B is 0.
 template <class V, class Codes, class Take>
 LLMQ_INLINE void narrow_each_pair(const NarrowGroup& group, int64_t first, int64_t count, const Take& take) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;

@@ -13,7 +13,8 @@ namespace llmq {
 // or in the narrowest type that has them all.
 NarrowLayout narrow_layout(const QuantizedMatrix& matrix);
 
-// Rows [first, first + rows) of the matrix as one panel of `panel` columns at `at`, zero where there are none.
+// Rows [first, first + rows) of the matrix as one panel of `panel` columns at `at`, zero where there are
+// none.
 void write_narrow_panel(unsigned char* at, const NarrowLayout& layout, const QuantizedMatrix& matrix,
                         std::int64_t panel, std::int64_t first, std::int64_t rows);
 

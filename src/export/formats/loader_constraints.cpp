@@ -307,23 +307,17 @@ std::string fusion_complaint(std::span<const PlannedModule> modules) {
   return "";
 }
 
-std::string uniformity_complaint(const LoaderRow& row, std::span<const PlannedModule> modules) {
-  for (const PlannedModule& m : modules)
-    if (m.scheme.text() != modules.front().scheme.text())
-      return fmt::format(
-          "{} is {} and {} is {}, and {} takes asymmetric codes only where one scheme holds for all",
-          modules.front().module, modules.front().scheme.text(), m.module, m.scheme.text(), row.kernel);
-  return "";
-}
-
-std::string experts_complaint(const LoaderRow& row, std::span<const PlannedModule> modules) {
+std::string uniformity_complaint(const LoaderRow& row, std::span<const PlannedModule> modules,
+                                 bool of_experts) {
   const PlannedModule* first = nullptr;
   for (const PlannedModule& m : modules) {
-    if (m.module.find(".experts.") == std::string::npos) continue;
+    if (of_experts && m.module.find(".experts.") == std::string::npos) continue;
     if (first == nullptr) first = &m;
     if (m.scheme.text() != first->scheme.text())
-      return fmt::format("{} is {} and {} is {}, and {} reads the experts of all layers by one scheme",
-                         first->module, first->scheme.text(), m.module, m.scheme.text(), row.kernel);
+      return fmt::format("{} is {} and {} is {}, and {} {}", first->module, first->scheme.text(), m.module,
+                         m.scheme.text(), row.kernel,
+                         of_experts ? "reads the experts of all layers by one scheme"
+                                    : "takes asymmetric codes only where one scheme holds for all");
   }
   return "";
 }
@@ -371,8 +365,8 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
       if (!reason.empty()) break;
     }
     if (reason.empty() && row.fuses) reason = fusion_complaint(modules);
-    if (reason.empty() && row.uniform_experts) reason = experts_complaint(row, modules);
-    if (reason.empty() && row.uniform) reason = uniformity_complaint(row, modules);
+    if (reason.empty() && row.uniform_experts) reason = uniformity_complaint(row, modules, true);
+    if (reason.empty() && row.uniform) reason = uniformity_complaint(row, modules, false);
     const bool fits = reason.empty();
     const bool reasoned = !verdicts.empty() && loader_of(verdicts.back()) == row.loader;
     if (fits) answered = row.loader;

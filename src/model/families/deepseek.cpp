@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/families/grouped_gguf.h"
+#include "model/gguf/grouped_gguf.h"
 #include "model/structures/grouped_mixture.h"
 #include "model/structures/llama_like.h"
 

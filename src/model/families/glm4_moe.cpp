@@ -1,6 +1,6 @@
 // GLM-4.5 and GLM-4.6: Llama, of whose heads a half turns, with a mixture of experts from some block on
 // (model/structures/grouped_mixture.h). Source: Transformers' configuration_glm4_moe and modeling_glm4_moe.
-#include "model/families/grouped_gguf.h"
+#include "model/gguf/grouped_gguf.h"
 #include "model/structures/grouped_mixture.h"
 #include "model/structures/llama_like.h"
 

@@ -6,7 +6,7 @@
 // What predicts further tokens (mtp.*) lies beside the decoder and is carried along.
 #include <string_view>
 
-#include "model/families/qwen3_next_gguf.h"
+#include "model/gguf/qwen3_next_gguf.h"
 #include "model/structures/llama_like.h"
 
 namespace llmq {

@@ -65,8 +65,9 @@ Tower find_tower(const Checkpoint& checkpoint, const ModelSpec& spec) {
     if (static_cast<std::int64_t>(numbers.size()) != depth ||
         (last != "blocks" && last != "layers" && last != "layer"))
       continue;
-    const auto part = std::find_if(spec.carried.parts.begin(), spec.carried.parts.end(),
-                                   [&](const std::string& name) { return lies_in(blocks, name); });
+    const auto part =
+        std::find_if(spec.carried.parts.begin(), spec.carried.parts.end(),
+                     [&within = blocks](const std::string& name) { return lies_in(within, name); });
     // The second tower of a model that hears is no vision tower.
     if (part == spec.carried.parts.end() || part->find("audio") != std::string::npos) continue;
     for (const StoredTensor& tensor : checkpoint.tensors()) {

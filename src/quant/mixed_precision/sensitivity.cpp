@@ -97,8 +97,8 @@ class Measuring {
   void judge_expert(const BlockSpec& block, const MixtureSpec& mixture, const ExpertSpec& expert,
                     ExpertInput input, const InputStats& stats, OpenGroup& group) {
     if (input == ExpertInput::kOfOutput)
-      return judge_readers(block, expert.inner, {{expert.output}}, stats, group);
-    judge_readers(block, mixture.input, {{expert.gate.linear, expert.up.linear}}, stats, group);
+      return judge_readers(block, expert.inner, {expert.output}, stats, group);
+    judge_readers(block, mixture.input, {expert.gate.linear, expert.up.linear}, stats, group);
   }
 
   void judge_readers(const BlockSpec& block, SiteId site, const std::vector<LinearId>& readers,

@@ -61,8 +61,8 @@ constexpr NarrowCase kNarrowCases[] = {
 
 float scale_stored_as(DType dtype, double value) { return rounded(dtype, {static_cast<float>(value)})[0]; }
 
-// One more group of scales that are products: integers of 4 bits beside 2-bit codes, of 6 with a minimum, else
-// of 8 and of either sign.
+// One more group of scales that are products: integers of 4 bits beside 2-bit codes, of 6 with a minimum,
+// else of 8 and of either sign.
 void append_factors(const NarrowCase& c, std::int64_t index, Numbers& numbers, QuantizedMatrix& matrix) {
   ScaleFactors& factors = matrix.factors;
   if (index % factors.together == 0) {

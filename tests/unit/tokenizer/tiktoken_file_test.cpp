@@ -58,7 +58,7 @@ TEST(TiktokenFile, WhatIsNoListOfRanksIsRefusedByItsLine) {
   EXPECT_THAT(refusal_of("YQ== 0\nYg== 99999999999\n"), HasSubstr("line 2: has no rank"));
   EXPECT_THAT(refusal_of("YQ== 0\n?? 1\n"), HasSubstr("line 2: has no token"));
   EXPECT_THAT(refusal_of("YQ== 0\nYg== 0\n"), HasSubstr("line 2: has rank 0, as an earlier one has"));
-  EXPECT_THAT(refusal_of("YQ== 1\n\n"), HasSubstr("ranks are not 0, 1, 2 and so on"));
+  EXPECT_THAT(refusal_of("YQ== 1\n\n"), HasSubstr("has no rank below the number of tokens"));
   EXPECT_THAT(refusal_of(""), HasSubstr("ranks are not 0, 1, 2 and so on"));
   EXPECT_THAT(refusal_of("YQ== 0\n", "QWenTokenizer"),
               ::testing::AllOf(HasSubstr("\"QWenTokenizer\""), HasSubstr("TikTokenConverter")));

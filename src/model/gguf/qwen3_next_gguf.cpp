@@ -4,7 +4,7 @@
 // q, then of k, then of v, and all of z. In Qwen3.5 the value heads of one key head do not follow one
 // another, but the first of every key head, then the second: what has a row, or a column, for each of their
 // channels lies so. Sources: llama.cpp's conversion/qwen.py, src/models/qwen3next.cpp and qwen35.cpp.
-#include "model/families/qwen3_next_gguf.h"
+#include "model/gguf/qwen3_next_gguf.h"
 
 #include <fmt/format.h>
 

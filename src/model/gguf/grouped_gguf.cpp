@@ -3,7 +3,7 @@
 // rows turned, and attn_v_b. The architecture deepseek2 is that of four families: by sigmoids it is
 // DeepSeek-V3's mathematics, as which it is read. Sources: llama.cpp's conversion/glm.py and deepseek.py,
 // src/models/glm4-moe.cpp and deepseek2.cpp.
-#include "model/families/grouped_gguf.h"
+#include "model/gguf/grouped_gguf.h"
 
 #include <fmt/format.h>
 
