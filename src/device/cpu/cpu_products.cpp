@@ -2,7 +2,7 @@
 //
 //   panels             numbers: one round of the workers for all the linears
 //   rounded inputs     codes and inputs of 8 bits: one round for all
-//   codes, few rows    codes of 4 or 8 bits expanded in registers: one round for all
+//   codes, few rows    codes of 2 to 8 bits expanded in registers: one round for all
 //   codes              expanded a panel at a time: one linear
 //   one by one         linears of different kinds, or whose codes want a panel each; but codes of few rows
 //                      among them, as most experts of a step have, together

@@ -47,6 +47,15 @@ void write_number(unsigned char* numbers, std::int64_t n, ScaleFormat format, fl
   std::memcpy(numbers + 2 * n, &bits, sizeof bits);
 }
 
+// Eight codes below 16, a byte each, as a word: the even ones in its low half.
+std::uint32_t word_of_eight(std::uint64_t codes) {
+  const auto gathered = [](std::uint64_t even) {
+    return static_cast<std::uint32_t>((even | even >> 12 | even >> 24 | even >> 36) & 0xffffu);
+  };
+  constexpr std::uint64_t kEven = 0x000f000f000f000full;
+  return gathered(codes & kEven) | gathered((codes >> 8) & kEven) << 16;
+}
+
 // The words of a unit of one column, from its codes.
 struct UnitWriter {
   unsigned char* unit;
@@ -74,9 +83,13 @@ struct UnitWriter {
           unit[4 * panel + 2 * n + odd] =
               static_cast<unsigned char>(joined(8, [&](int j) { return at(odd, j) >> 2 << j; }));
         return;
-      case 4:
-        return word(0,
-                    [&](std::uint32_t odd) { return joined(4, [&](int j) { return at(odd, j) << 4 * j; }); });
+      case 4: {  // most weights, and what loading one waits for
+        std::uint64_t eight;
+        std::memcpy(&eight, codes, sizeof eight);
+        const std::uint32_t packed = word_of_eight(eight);
+        std::memcpy(unit + n * 4, &packed, sizeof packed);
+        return;
+      }
       case 5:
         for (int i = 0; i < 5; ++i)
           word(i, [&](std::uint32_t odd) {
@@ -142,8 +155,11 @@ struct PanelWriter {
     const std::uint8_t* const from = matrix.codes.data() + row * matrix.in_features + g * group;
     for (std::int64_t k = 0; k < layout.group; k += unit) {
       std::uint8_t some[kMostUnit];
-      for (std::int64_t i = 0; i < unit; ++i)
-        some[i] = static_cast<std::uint8_t>((k + i < group ? from[k + i] : zero) + shift);
+      const std::int64_t there = std::min(unit, group - k);
+      std::memcpy(some, from + k, static_cast<std::size_t>(there));
+      std::memset(some + there, zero, static_cast<std::size_t>(unit - there));
+      if (shift != 0)
+        for (std::int64_t i = 0; i < unit; ++i) some[i] = static_cast<std::uint8_t>(some[i] + shift);
       UnitWriter{codes + k * panel * layout.bits / 8, panel, n}.write(layout.bits, some);
     }
   }
