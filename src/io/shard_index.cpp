@@ -65,9 +65,9 @@ bool is_companion_name(std::string_view name) {
   constexpr std::array<std::string_view, 6> kPrefixes{"tokenizer", "chat_template", "LICENSE",
                                                       "LICENCE",   "NOTICE",        "USE_POLICY"};
   const auto starts = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  // preprocessor_config.json, video_preprocessor_config.json and processor_config.json, of what sees or hears
   // tiktoken.model, and the Python that loaders read it by
   if (name == "tiktoken.model" || (starts("tokenization_") && name.ends_with(".py"))) return true;
+  // preprocessor_config.json, video_preprocessor_config.json and processor_config.json, of what sees or hears
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || name.ends_with(".tiktoken") ||
          name.ends_with("processor_config.json") || std::any_of(kPrefixes.begin(), kPrefixes.end(), starts);
 }

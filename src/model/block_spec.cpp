@@ -22,7 +22,7 @@ const Mixer* first_mixer(const BlockSpec& block) {
 std::vector<LinearId> MixtureSpec::linears() const {
   std::vector<LinearId> ids = {router};
   const auto add = [&](const ExpertSpec& expert) {
-    ids.insert(ids.end(), {expert.gate.linear, expert.up.linear, expert.output});
+    for (const LinearId id : expert.linears()) ids.push_back(id);
   };
   for (const ExpertSpec& expert : experts) add(expert);
   if (shared) add(*shared);

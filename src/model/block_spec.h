@@ -12,6 +12,7 @@
 // linears, sites and norms have ids, which are their places in the lists of the block. A family fills all of
 // it (model/block_builder.h); it is constant from then on.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -251,6 +252,7 @@ struct ExpertSpec {
   Part gate, up;
   LinearId output{};
   SiteId inner{};
+  std::array<LinearId, 3> linears() const { return {gate.linear, up.linear, output}; }
 };
 
 // What a router's answers are made to before experts are chosen by them; or, of those chosen by the answers

@@ -46,9 +46,9 @@ struct Engine::State {
   NormWeights block_norm;
   NormWeights final_norm;
   std::unique_ptr<PreparedWeight> head;
-  Buffer logits;  // grows to the largest asked for
-  // Of one step, kept so that the next allocates nothing.
+  Buffer logits;                                          // grows to the largest asked for
   std::vector<std::unique_ptr<SequenceState>> snapshots;  // by place, once there was one
+  // Of one step, kept so that the next allocates nothing.
   std::vector<BatchRows> rows;  // by page group: the same rows, by the pages of each
   std::vector<std::vector<std::vector<std::int32_t>>>
       in_pool;  // by page group and step, beside the first pool

@@ -30,8 +30,6 @@ const std::string_view kKimiPattern =
 
 constexpr std::size_t kMostMergeBytes = std::size_t{256} << 20;
 
-using Ranks = std::unordered_map<std::string, std::int64_t>;
-
 [[noreturn]] void refuse_line(const std::string& file, std::size_t line, std::string found) {
   fail(ErrorKind::kBadInput,
        {std::move(found), file, fmt::format("line {}", line), "a line is a token in base64 and its rank"});
@@ -69,15 +67,15 @@ std::vector<std::string> read_tokens(std::string_view text, const std::string& f
   return tokens;
 }
 
-// Each two tokens that make one, in the order in which they are merged.
-Json merges_of(const std::vector<std::string>& tokens, const std::string& file) {
-  Ranks ranks;
-  for (std::size_t rank = 0; rank < tokens.size(); ++rank)
-    ranks[tokens[rank]] = static_cast<std::int64_t>(rank);
+// Each two tokens that make one, in the order in which they are merged, as `spelled` writes them.
+Json merges_of(const std::vector<std::string>& tokens, const std::vector<std::string>& spelled,
+               const std::string& file) {
+  std::unordered_map<std::string_view, std::size_t> ranks;
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) ranks[tokens[rank]] = rank;
   Json merges = Json::array();
   std::size_t bytes = 0;
-  for (const std::string& token : tokens) {
-    std::vector<std::pair<std::int64_t, std::int64_t>> pairs;
+  for (const std::string_view token : tokens) {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
     for (std::size_t cut = 1; cut < token.size(); ++cut) {
       const auto left = ranks.find(token.substr(0, cut)), right = ranks.find(token.substr(cut));
       if (left != ranks.end() && right != ranks.end()) pairs.emplace_back(left->second, right->second);
@@ -89,9 +87,7 @@ Json merges_of(const std::vector<std::string>& tokens, const std::string& file) 
             file,
             {},
             "no vocabulary is like that"});
-    for (const auto& [left, right] : pairs)
-      merges.push_back(Json::array({to_byte_alphabet(tokens[static_cast<std::size_t>(left)]),
-                                    to_byte_alphabet(tokens[static_cast<std::size_t>(right)])}));
+    for (const auto& [left, right] : pairs) merges.push_back(Json::array({spelled[left], spelled[right]}));
   }
   return merges;
 }
@@ -132,9 +128,11 @@ Json tiktoken_tokenizer(Io& io, const Path& file, const Json& config) {
          "write a tokenizer.json with Transformers: convert_slow_tokenizer.TikTokenConverter(vocab_file, "
          "pattern).converted().save(\"tokenizer.json\")"});
   const std::vector<std::string> tokens = read_tokens(read_text(io, file), file.string());
+  std::vector<std::string> spelled;
+  for (const std::string& token : tokens) spelled.push_back(to_byte_alphabet(token));
   Json vocabulary = Json::object();
-  for (std::size_t rank = 0; rank < tokens.size(); ++rank)
-    vocabulary.members().emplace_back(to_byte_alphabet(tokens[rank]), static_cast<std::int64_t>(rank));
+  for (std::size_t rank = 0; rank < spelled.size(); ++rank)
+    vocabulary.members().emplace_back(spelled[rank], static_cast<std::int64_t>(rank));
   const Json split = Json::object({{"type", "Split"},
                                    {"pattern", Json::object({{"Regex", kKimiPattern}})},
                                    {"behavior", "Isolated"},
@@ -157,7 +155,7 @@ Json tiktoken_tokenizer(Io& io, const Path& file, const Json& config) {
                                                {"byte_fallback", false},
                                                {"ignore_merges", true},
                                                {"vocab", std::move(vocabulary)},
-                                               {"merges", merges_of(tokens, file.string())}})}});
+                                               {"merges", merges_of(tokens, spelled, file.string())}})}});
 }
 
 }  // namespace llmq

@@ -58,8 +58,7 @@ std::string below_model(std::string_view name, bool any = false) {
 }
 
 // Experts of a layer once, where all of them are dense, in the place of the first linear of theirs.
-std::vector<std::string> dense_names(const ListedModules& listed) {
-  const std::set<std::string> uniform = uniform_experts(listed);
+std::vector<std::string> dense_names(const ListedModules& listed, const std::set<std::string>& uniform) {
   std::set<std::string> said;
   std::vector<std::string> names;
   for (const std::string& module : listed.dense) {
@@ -139,7 +138,7 @@ std::vector<std::string> compressed_ignore(const ListedModules& listed) {
   std::vector<std::string> names;
   for (const std::string& part : part_expressions(listed)) names.push_back("re:" + part);
   const std::set<std::string> experts = uniform_experts(listed);
-  for (const std::string& name : dense_names(listed))
+  for (const std::string& name : dense_names(listed, experts))
     names.push_back(experts.contains(name) ? "re:" + experts_expression(name, listed.wrapper)
                                            : compressed_target(name, listed.wrapper));
   return names;
@@ -151,7 +150,7 @@ std::vector<std::string> awq_ignore(const ListedModules& listed) {
     names.push_back(part);
     names.push_back("model." + part);
   }
-  for (const std::string& name : dense_names(listed))
+  for (const std::string& name : dense_names(listed, uniform_experts(listed)))
     names.push_back(listed.wrapper == nullptr ? name : below_decoder(name, *listed.wrapper));
   return names;
 }

@@ -17,12 +17,6 @@ namespace {
        {std::move(message), file, std::move(where), "keep the model in safetensors"});
 }
 
-const AttentionSpec* attention_of(const ModelSpec& spec) {
-  for (const BlockSpec& block : spec.blocks)
-    if (const AttentionSpec* const attention = block.attention()) return attention;
-  return nullptr;
-}
-
 bool computes(const ModelSpec& spec, Activation activation) {
   return std::all_of(spec.blocks.begin(), spec.blocks.end(), [&](const BlockSpec& block) {
     const MlpSpec* const mlp = block.mlp();
@@ -68,7 +62,7 @@ void check_ropes(const ModelSpec& spec, const GgufFamily& family, const std::str
 
 void check_what_no_key_says(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
   const std::string_view name = family.architecture;
-  const AttentionSpec* const attention = attention_of(spec);
+  const AttentionSpec* const attention = gguf_attention(spec);
   if (spec.final_norm.offset != family.norm_shift)
     refuse(file, "model_type", fmt::format("GGUF's {} models have other norms", name));
   if (family.tied_and_scaled && !spec.tied_head)
@@ -96,7 +90,7 @@ void check_what_no_key_says(const ModelSpec& spec, const GgufFamily& family, con
 
 // Sizes of heads that the file does not tell are taken from the hidden size.
 void check_heads(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
-  const AttentionSpec* const attention = attention_of(spec);
+  const AttentionSpec* const attention = gguf_attention(spec);
   const bool told = family.has(GgufKey::kKeyLength) || family.has(GgufKey::kUnusualKeyLength) ||
                     family.has(GgufKey::kStatedKeyLength);
   if (attention != nullptr && !told && attention->inner_width() != spec.hidden_size)

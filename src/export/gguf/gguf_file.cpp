@@ -132,9 +132,7 @@ void check_gguf_destination(Io& io, const OutputTarget& target, const Path& sour
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
   const GgufFamily* const family = gguf_family(gguf_decoder(spec));
   const MixtureSpec* const mixture = spec.blocks.back().mixture();
-  const AttentionSpec* attention = nullptr;
-  for (const BlockSpec& block : spec.blocks)
-    if (attention == nullptr) attention = block.attention();
+  const AttentionSpec* const attention = gguf_attention(spec);
   return {family == nullptr ? GgufLarge::kNone : family->large, static_cast<int>(spec.blocks.size()),
           attention == nullptr ? 1 : attention->heads, attention == nullptr ? 1 : attention->kv_heads,
           mixture == nullptr ? 0 : static_cast<int>(mixture->experts.size())};

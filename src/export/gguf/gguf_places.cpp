@@ -61,11 +61,14 @@ class Places {
   }
 
   // What is carried along nobody else has looked at.
+  [[noreturn]] void refuse(const StoredTensor& tensor, std::string found) const {
+    fail(ErrorKind::kBadInput, {std::move(found), checkpoint_.path().string(), tensor.name,
+                                "mend the checkpoint, or keep it in safetensors"});
+  }
   void expect_shape(const StoredTensor& tensor, const Shape& shape) const {
     if (!(tensor.view.shape == shape))
-      fail(ErrorKind::kBadInput,
-           {fmt::format("its shape is {} where {} was expected", tensor.view.shape.text(), shape.text()),
-            checkpoint_.path().string(), tensor.name, "keep the model in safetensors"});
+      refuse(tensor,
+             fmt::format("its shape is {} where {} was expected", tensor.view.shape.text(), shape.text()));
   }
 
   // What one tensor of the checkpoint is there: one, or several parts of it.
@@ -133,8 +136,9 @@ class Places {
   void add_stacked(const std::string& name, const StoredTensor& stack, std::int64_t number,
                    std::int64_t matrices) {
     const Shape& shape = stack.view.shape;
+    if (shape.elements() == 0 || shape[1] % matrices != 0)
+      refuse(stack, fmt::format("{} is no stack of {} matrices a slab", shape.text(), matrices));
     const std::int64_t rows = shape[1] / matrices;
-    expect_shape(stack, {shape[0], std::max<std::int64_t>(1, rows) * matrices, shape[2]});
     GgufPlace place{name, {shape[0], rows, shape[2]}, {}, 0, {}};
     for (std::int64_t slab = 0; slab < shape[0]; ++slab)
       place.matrices.push_back({stack.name, nullptr, !stack.in_order(), slab * shape[1] + number * rows});
@@ -178,13 +182,12 @@ class Places {
         return std::pair(a->name.size(), a->name) < std::pair(b->name.size(), b->name);  // by number
       });
       const Shape& each = of_each.front()->view.shape;
+      if (each.rank() != 2 || each.elements() == 0)
+        refuse(*of_each.front(), fmt::format("{} is the shape of no matrix", each.text()));
       for (std::size_t i = 0; i < of_each.size(); ++i) {
-        if (each.rank() != 2 || each.elements() == 0) expect_shape(*of_each[i], {1, 1});
         expect_shape(*of_each[i], each);
         if (of_each[i]->name.find(fmt::format(".experts.{}.", i)) == std::string::npos)
-          fail(ErrorKind::kBadInput,
-               {fmt::format("stands where expert {} was expected", i), checkpoint_.path().string(),
-                of_each[i]->name, "is the download complete?"});
+          refuse(*of_each[i], fmt::format("stands where expert {} was expected", i));
       }
       GgufPlace place{name, {std::ssize(of_each), each[0], each.back()}, {}, 0, {}};
       for (const StoredTensor* const tensor : of_each)

@@ -26,9 +26,9 @@ class SizeWriter {
         file_type_(file_type),
         metadata_(metadata),
         widths_(gguf_widths(spec)),
-        further_(further_gguf_blocks(checkpoint, spec, family)) {
+        further_(further_gguf_blocks(checkpoint, spec, family)),
+        attention_(gguf_attention(spec)) {
     for (const BlockSpec& block : spec.blocks) {
-      if (attention_ == nullptr) attention_ = block.attention();
       if (mixture_ == nullptr) mixture_ = block.mixture();
       if (latent_ == nullptr) latent_ = block.latent_attention();
     }
@@ -277,7 +277,7 @@ class SizeWriter {
   GgufMetadata& metadata_;
   GgufWidths widths_;
   std::int64_t further_ = 0;
-  const AttentionSpec* attention_ = nullptr;
+  const AttentionSpec* attention_;
   const MixtureSpec* mixture_ = nullptr;
   const LatentAttentionSpec* latent_ = nullptr;
 };

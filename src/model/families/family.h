@@ -42,6 +42,10 @@ std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpe
 // sliding_window is 4096 where it is absent, and must not be null where a block has one.
 std::vector<std::int64_t> read_periodic_windows(ConfigFields& config, const ModelSpec& spec,
                                                 std::int64_t period);
+// Per block: whether it turns. no_rope_layers has 1 where it does; where it is absent, or empty if that is
+// none, each no_rope_layer_interval-th block does not.
+inline constexpr std::int64_t kUsualTurningPeriod = 4;
+std::vector<bool> read_turning_blocks(ConfigFields& config, std::size_t blocks, bool empty_is_none = false);
 // layer_types as a list of "is this a block of `other`", empty when the key is absent. Kinds but that and
 // full_attention are refused by name.
 std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec,

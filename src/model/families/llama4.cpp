@@ -24,28 +24,7 @@ namespace llmq {
 namespace {
 
 constexpr double kLlama4Theta = 5e5;  // where rope_theta is absent
-constexpr const char *kTurning = "no_rope_layers", *kMixtures = "moe_layers";
-
-// Per block: whether it turns. no_rope_layers has 1 where it does; an empty list is none.
-std::vector<bool> read_llama4_turning(ConfigFields& config, std::size_t blocks) {
-  const std::int64_t interval = config.integer("no_rope_layer_interval", {1, kLayersRange.most}, 4);
-  const Json* const list = config.find(kTurning);
-  std::vector<bool> turning;
-  if (list == nullptr || (list->is_array() && list->items().empty())) {
-    for (std::size_t i = 0; i < blocks; ++i)
-      turning.push_back((static_cast<std::int64_t>(i) + 1) % interval != 0);
-    return turning;
-  }
-  if (!list->is_array() || list->items().size() < blocks)
-    config.bad(kTurning, fmt::format("is no list of {} numbers, one for each block", blocks));
-  for (std::size_t i = 0; i < blocks; ++i) {
-    const Json& item = list->items()[i];
-    if (!item.is_integer() || (item.as_integer() != 0 && item.as_integer() != 1))
-      config.bad(kTurning, fmt::format("holds {} for block {}", item.dump(), i), "0 or 1 would do");
-    turning.push_back(item.as_integer() == 1);
-  }
-  return turning;
-}
+constexpr const char* kMixtures = "moe_layers";
 
 // By layer_types; without them the blocks that turn see their chunk.
 std::vector<std::int64_t> read_chunks(ConfigFields& config, const std::vector<bool>& turning,
@@ -118,7 +97,7 @@ void read_llama4(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   const std::int64_t expert_width = sizes.intermediate_size;
   sizes.intermediate_size = config.integer("intermediate_size_mlp", kWidthRange, 16384);
   spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim, {.theta = kLlama4Theta})};
-  const std::vector<bool> turning = read_llama4_turning(config, spec.blocks.size());
+  const std::vector<bool> turning = read_turning_blocks(config, spec.blocks.size(), true);
   LlamaTraits traits;
   traits.mlp = "feed_forward";
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);

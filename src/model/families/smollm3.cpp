@@ -10,30 +10,6 @@ namespace llmq {
 namespace {
 
 constexpr double kSmolLm3Theta = 2e6;  // where rope_theta is absent
-constexpr std::int64_t kTurningPeriod = 4;
-
-// Per block: whether it turns. no_rope_layers has 1 where it does.
-std::vector<bool> read_turning_blocks(ConfigFields& config, std::size_t blocks) {
-  constexpr const char* kKey = "no_rope_layers";
-  const std::int64_t interval =
-      config.integer("no_rope_layer_interval", {1, kLayersRange.most}, kTurningPeriod);
-  const Json* list = config.find(kKey);
-  std::vector<bool> turning;
-  if (list == nullptr) {
-    for (std::size_t i = 0; i < blocks; ++i)
-      turning.push_back((static_cast<std::int64_t>(i) + 1) % interval != 0);
-    return turning;
-  }
-  if (!list->is_array() || list->items().size() < blocks)
-    config.bad(kKey, fmt::format("is no list of {} numbers, one for each block", blocks));
-  for (std::size_t i = 0; i < blocks; ++i) {
-    const Json& item = list->items()[i];
-    const bool known = item.is_integer() && (item.as_integer() == 0 || item.as_integer() == 1);
-    if (!known) config.bad(kKey, fmt::format("holds {} for block {}", item.dump(), i), "0 or 1 would do");
-    turning.push_back(item.as_integer() == 1);
-  }
-  return turning;
-}
 
 // By layer_types; without them the blocks that do not turn have the window.
 std::vector<std::int64_t> read_smollm3_windows(ConfigFields& config, const std::vector<bool>& turning,
@@ -77,7 +53,7 @@ constexpr std::array<GgufKey, 13> kSmolLm3Keys{
 void add_smollm3_gguf(const GgufHeader& header, Json& config) {
   config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v"});
   config["mlp_bias"] = false;
-  config["no_rope_layer_interval"] = kTurningPeriod;
+  config["no_rope_layer_interval"] = kUsualTurningPeriod;
   config["use_sliding_window"] = false;
 }
 
@@ -85,7 +61,7 @@ constexpr GgufFamily kSmolLm3Gguf = {.architecture = "smollm3",
                                      .names = kLlamaNames,
                                      .keys = kSmolLm3Keys,
                                      .turns_neighbours = true,
-                                     .turning_period = kTurningPeriod,
+                                     .turning_period = kUsualTurningPeriod,
                                      .vocabulary = kLlamaVocabulary,
                                      .add_config = add_smollm3_gguf};
 

@@ -182,6 +182,12 @@ std::string name_in_decoder(const ModelSpec& spec, const std::string& tensor) {
   return "model" + tensor.substr(spec.wrapper->prefix.size());
 }
 
+const AttentionSpec* gguf_attention(const ModelSpec& spec) {
+  for (const BlockSpec& block : spec.blocks)
+    if (const AttentionSpec* const attention = block.attention()) return attention;
+  return nullptr;
+}
+
 GgufWidths gguf_widths(const ModelSpec& spec) {
   GgufWidths widths{.hidden = spec.hidden_size};
   for (const BlockSpec& block : spec.blocks)

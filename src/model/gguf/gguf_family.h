@@ -184,5 +184,7 @@ const std::string& gguf_decoder(const ModelSpec& spec);
 std::string name_in_decoder(const ModelSpec& spec, const std::string& tensor);  // "model.layers.0..."
 // GgufFamily::part's widths of a model.
 GgufWidths gguf_widths(const ModelSpec& spec);
+// Of the first block that has some; all others that do have its sizes. Null: none has.
+const AttentionSpec* gguf_attention(const ModelSpec& spec);
 
 }  // namespace llmq

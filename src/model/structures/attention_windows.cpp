@@ -1,9 +1,33 @@
 // What layer_types (Transformers 5) says of blocks, and which of them attend through a sliding window: by it,
 // or by Qwen's older three keys.
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "model/families/family.h"
 
 namespace llmq {
+
+std::vector<bool> read_turning_blocks(ConfigFields& config, std::size_t blocks, bool empty_is_none) {
+  constexpr const char* kKey = "no_rope_layers";
+  const std::int64_t interval =
+      config.integer("no_rope_layer_interval", {1, kLayersRange.most}, kUsualTurningPeriod);
+  const Json* const list = config.find(kKey);
+  std::vector<bool> turning;
+  if (list == nullptr || (empty_is_none && list->is_array() && list->items().empty())) {
+    for (std::size_t i = 0; i < blocks; ++i)
+      turning.push_back((static_cast<std::int64_t>(i) + 1) % interval != 0);
+    return turning;
+  }
+  if (!list->is_array() || list->items().size() < blocks)
+    config.bad(kKey, fmt::format("is no list of {} numbers, one for each block", blocks));
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const Json& item = list->items()[i];
+    if (!item.is_integer() || (item.as_integer() != 0 && item.as_integer() != 1))
+      config.bad(kKey, fmt::format("holds {} for block {}", item.dump(), i), "0 or 1 would do");
+    turning.push_back(item.as_integer() == 1);
+  }
+  return turning;
+}
 
 std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec, const char* other) {
   const Json* types = config.find("layer_types");

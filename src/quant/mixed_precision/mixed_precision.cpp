@@ -84,7 +84,7 @@ std::map<std::string, ExpertPlace> places_of_experts(const ModelSpec& spec) {
   for (const BlockSpec& block : spec.blocks)
     if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)
       for (const ExpertSpec& expert : mixture->experts)
-        for (const LinearId id : {expert.gate.linear, expert.up.linear, expert.output})
+        for (const LinearId id : expert.linears())
           places[block.at(id).module] = {mixture, std::ssize(mixture->experts)};
   return places;
 }

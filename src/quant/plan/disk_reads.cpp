@@ -95,7 +95,7 @@ class Readings {
       const MixtureSpec* const mixture = block.mixture();
       if (mixture == nullptr) continue;
       for (const ExpertSpec& expert : mixture->experts)
-        for (const LinearId id : {expert.gate.linear, expert.up.linear, expert.output}) {
+        for (const LinearId id : expert.linears()) {
           const StoredTensor* tensor = checkpoint_.find(block.at(id).weight.tensor);
           if (tensor != nullptr && packed_.count(tensor->name) != 0 && !Checkpoint::is_kept(*tensor))
             bytes += Checkpoint::bytes_to_read(*tensor);

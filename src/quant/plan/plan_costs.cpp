@@ -53,7 +53,7 @@ std::map<LinearId, double> shares_of_rows(const BlockSpec& block) {
   if (mixture == nullptr) return shares;
   const double share = mixture->top_k / static_cast<double>(mixture->experts.size());
   for (const ExpertSpec& expert : mixture->experts)
-    for (const LinearId id : {expert.gate.linear, expert.up.linear, expert.output}) shares[id] = share;
+    for (const LinearId id : expert.linears()) shares[id] = share;
   return shares;
 }
 

@@ -1,12 +1,18 @@
 // Small models, written as GGUF as `llmq convert` does.
 #pragma once
+#include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/io.h"
 #include "export/convert.h"
+#include "io/gguf.h"
+#include "model/gguf/gguf_fields.h"
 #include "model/open_checkpoint.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/unit/model/scratch_model.h"
 
 namespace llmq::testing {
 
@@ -41,5 +47,28 @@ inline ConvertReport to_gguf(Io& io, const std::string& source, const Path& dest
   request.threads = 1;
   return convert(io, open_checkpoint(io, request.source), request);
 }
+
+// A model as the GGUF that is written of it, and what stands in that.
+class WrittenGguf {
+ public:
+  const GgufFile& write(const ScratchModel& model, const char* dtype = "f32") {
+    std::filesystem::remove(path());
+    const Checkpoint source = model.open();
+    write_text_atomically(system_io(), source.path() / "tokenizer.json", kFewLetters);
+    to_gguf(system_io(), source.path().string(), path(), dtype);
+    return file_.emplace(open_gguf(system_io(), path()));
+  }
+  Path path() const { return disk_ / "m.gguf"; }
+  std::vector<float> stored(const std::string& name) const {  // of an F32 tensor
+    const GgufTensor& tensor = *find_gguf_tensor(file_->header, name);
+    std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
+    std::memcpy(values.data(), file_->mapping->bytes().data() + tensor.offset, tensor.bytes);
+    return values;
+  }
+
+ protected:
+  TemporaryDirectory disk_;
+  std::optional<GgufFile> file_;
+};
 
 }  // namespace llmq::testing

@@ -37,25 +37,7 @@ class ScratchGrouped : public ScratchGolden {
   }
 };
 
-class GroupedGguf : public ::testing::TestWithParam<const char*> {
- protected:
-  void write(const ScratchModel& model) {
-    const Checkpoint source = model.open();
-    write_text_atomically(system_io(), source.path() / "tokenizer.json", kFewLetters);
-    std::filesystem::remove(path());
-    to_gguf(system_io(), source.path().string(), path(), "f32");
-    file_.emplace(open_gguf(system_io(), path()));
-  }
-  Path path() const { return disk_ / "m.gguf"; }
-  std::vector<float> stored(const std::string& name) const {
-    const GgufTensor& tensor = *find_gguf_tensor(file_->header, name);
-    std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
-    std::memcpy(values.data(), file_->mapping->bytes().data() + tensor.offset, tensor.bytes);
-    return values;
-  }
-  TemporaryDirectory disk_;
-  std::optional<GgufFile> file_;
-};
+class GroupedGguf : public ::testing::TestWithParam<const char*>, protected testing::WrittenGguf {};
 
 TEST_P(GroupedGguf, GivesBackStructureAndWeights) {
   const ScratchGrouped model(GetParam());

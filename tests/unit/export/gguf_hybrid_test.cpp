@@ -60,28 +60,12 @@ class ScratchHybrid : public ScratchGolden {
   }
 };
 
-class HybridGguf : public ::testing::Test {
+class HybridGguf : public ::testing::Test, protected testing::WrittenGguf {
  protected:
-  const GgufFile& write(const ScratchModel& model, const char* dtype = "f32") {
-    std::filesystem::remove(path());
-    const Checkpoint source = model.open();
-    write_text_atomically(system_io(), source.path() / "tokenizer.json", kFewLetters);
-    to_gguf(system_io(), source.path().string(), path(), dtype);
-    return file_.emplace(open_gguf(system_io(), path()));
-  }
-  Path path() const { return disk_ / "m.gguf"; }
-  std::vector<float> stored(const std::string& name) const {
-    const GgufTensor& tensor = *find_gguf_tensor(file_->header, name);
-    std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
-    std::memcpy(values.data(), file_->mapping->bytes().data() + tensor.offset, tensor.bytes);
-    return values;
-  }
   std::string shape_of(const std::string& name) const {
     const GgufTensor* const tensor = find_gguf_tensor(file_->header, name);
     return tensor == nullptr ? "missing" : tensor->shape.text();
   }
-  TemporaryDirectory disk_;
-  std::optional<GgufFile> file_;
 };
 
 // Row `row` of [rows, columns].

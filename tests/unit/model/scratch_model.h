@@ -185,4 +185,15 @@ std::string error_of(const Call& call) {
   return "";
 }
 
+// A LLaVA's around the config of a ScratchModel's Llama, with a tower of two blocks.
+inline Json llava_config(Json text) {
+  for (const char* key : {"architectures", "model_type", "tie_word_embeddings"}) text.erase(key);
+  text["model_type"] = "llama";
+  return Json::object({{"architectures", Json::array({"LlavaForConditionalGeneration"})},
+                       {"model_type", "llava"},
+                       {"image_token_index", 31},
+                       {"vision_config", Json::object({{"num_hidden_layers", 2}})},
+                       {"text_config", std::move(text)}});
+}
+
 }  // namespace llmq

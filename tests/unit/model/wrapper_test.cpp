@@ -19,14 +19,7 @@ class ScratchLlava : public ScratchModel {
   explicit ScratchLlava(const std::string& prefix = "language_model.model",
                         const std::string& head = "language_model.lm_head", const std::string& above = "")
       : ScratchModel("llava", "LlavaForConditionalGeneration") {
-    Json text = config;
-    for (const char* key : {"architectures", "model_type", "tie_word_embeddings"}) text.erase(key);
-    text["model_type"] = "llama";
-    config = Json::object({{"architectures", Json::array({"LlavaForConditionalGeneration"})},
-                           {"model_type", "llava"},
-                           {"image_token_index", 31},
-                           {"vision_config", Json::object({{"num_hidden_layers", 2}})},
-                           {"text_config", text}});
+    config = llava_config(config);
     std::map<std::string, ScratchTensor> named;
     for (auto& [name, tensor] : tensors)
       named[name.starts_with("model.") ? prefix + name.substr(5) : head + name.substr(7)] = tensor;

@@ -283,15 +283,7 @@ TEST(ExpertCalibration, AnExpertWithoutRowsHasNoPartInTheScale) {
 }
 
 TEST(ExpertCalibration, EveryMethodLosesLessOfAMixturesOutputThanRounding) {
-  const NoisyMixture model;
-  const double rounding = mixture_error(model, "method: rtn\n");
-  for (const auto& [method, most] : {std::pair{"method: gptq\n", 0.4},
-                                     {"method: awq\n", 0.85},
-                                     {"method: [awq, gptq]\ngptq: {upstream_share: 0}\n", 0.4}}) {
-    const double error = mixture_error(model, method);
-    std::printf("relative output error of a mixture: %.4f, rtn %.4f, %s", error, rounding, method);
-    EXPECT_LT(error, most * rounding) << method;
-  }
+  expect_less_lost_than_by_rounding(NoisyMixture(), 0.4, 0.85);
 }
 
 }  // namespace

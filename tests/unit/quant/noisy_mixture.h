@@ -145,4 +145,16 @@ inline double mixture_error(const ScratchModel& model, const std::string& method
   return lost / whole;
 }
 
+// Of what rounding loses: at most `solved` where GPTQ rounds, and `scaled` by AWQ alone.
+inline void expect_less_lost_than_by_rounding(const ScratchModel& model, double solved, double scaled) {
+  const double rounding = mixture_error(model, "method: rtn\n");
+  for (const auto& [method, most] : {std::pair{"method: gptq\n", solved},
+                                     {"method: awq\n", scaled},
+                                     {"method: [awq, gptq]\ngptq: {upstream_share: 0}\n", solved}}) {
+    const double error = mixture_error(model, method);
+    std::printf("relative output error of a mixture: %.4f, rtn %.4f, %s", error, rounding, method);
+    EXPECT_LT(error, most * rounding) << method;
+  }
+}
+
 }  // namespace llmq

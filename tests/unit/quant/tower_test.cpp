@@ -23,14 +23,7 @@ constexpr const char* kLayers = "vision_tower.vision_model.encoder.layers.";
 class LlavaWithTower : public ScratchModel {
  public:
   LlavaWithTower() : ScratchModel("llava", "LlavaForConditionalGeneration") {
-    Json text = config;
-    for (const char* key : {"architectures", "model_type", "tie_word_embeddings"}) text.erase(key);
-    text["model_type"] = "llama";
-    config = Json::object({{"architectures", Json::array({"LlavaForConditionalGeneration"})},
-                           {"model_type", "llava"},
-                           {"image_token_index", 31},
-                           {"vision_config", Json::object({{"num_hidden_layers", 2}})},
-                           {"text_config", text}});
+    config = llava_config(config);
     std::map<std::string, ScratchTensor> named;
     for (auto& [name, tensor] : tensors) named["language_model." + name] = tensor;
     tensors = std::move(named);

@@ -19,10 +19,6 @@
 namespace llmq {
 namespace {
 
-std::vector<LinearId> linears_of_expert(const ExpertSpec& expert) {
-  return {expert.gate.linear, expert.up.linear, expert.output};
-}
-
 std::vector<float> given_by(Backend& backend, const BlockWeights& weights, const ExpertSpec& expert,
                             Activation activation, const TensorView& x) {
   const std::array<std::size_t, 2> first = {0, static_cast<std::size_t>(x.rows())};
@@ -77,7 +73,7 @@ std::vector<double> MixtureQuantizer::output_errors() {
     const auto batch = std::span(experts).subspan(first, std::min(at_once, experts.size() - first));
     std::vector<OriginalExpert> originals(batch.size());
     for (std::size_t i = 0; i < batch.size(); ++i)
-      for (const LinearId id : linears_of_expert(*batch[i].expert)) {
+      for (const LinearId id : batch[i].expert->linears()) {
         if (!block_.open(id)) continue;  // it is the original
         const LinearSpec& linear = block_.spec.at(id);
         const TensorView view(block_.works.at(id).weight.data(), DType::kF32,
