@@ -2,7 +2,8 @@
 // files that it has changed (/proc/PID/smaps_rollup). Clean pages of mapped files are the kernel's to take
 // back.
 //
-// A child that is above the limit when it is looked at, every few milliseconds, is killed.
+// A child that is above the limit when it is looked at, every few milliseconds (of large ones less often), is
+// killed.
 #pragma once
 #include <cstdint>
 #include <string>
