@@ -43,6 +43,8 @@ int run(Conversion& conversion, const Session& session) {
   ConvertRequest& request = conversion.request;
   request.target.directory = conversion.destination;
   if (!conversion.dtype.empty()) request.dtype = conversion.dtype;
+  if (!conversion.split_max_size.empty())
+    request.split_max_size = parse_bytes(conversion.split_max_size, "--split-max-size");
   request.threads = session.globals.threads;
   request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
   const auto end = run_conversion(system_io(), request, conversion.paranoid, this_program(session));

@@ -11,8 +11,8 @@ namespace llmq::tools {
 
 struct Conversion {
   ConvertRequest request;
-  std::string destination, dtype;  // as they are given; dtype: empty where it is not
-  bool paranoid = false;           // believe no digest of an earlier run
+  std::string destination, dtype, split_max_size;  // as they are given; empty where they are not
+  bool paranoid = false;                           // believe no digest of an earlier run
 };
 
 // The last flags of the command, and what it then does: the conversion. Prints what came of it.

@@ -69,6 +69,7 @@ struct LayerNorm {
     const float* gain = nullptr;
     const float* bias = nullptr;  // null: 0
     float eps = 0;
+    int64_t gains = 1;  // rows of `gain`, which those of x have in turn
   };
   struct Shared {
     RowValues<float> sums, squares;
@@ -90,12 +91,13 @@ struct LayerNorm {
     });
     block.barrier();
     fold_halves(block, shared.squares, [](float x, float y) { return x + y; });
+    const float* const gain = a.gain + row % a.gains * a.width;
     block.each([&](int thread) {
       const float mean = shared.sums.get(thread, 0) / width;
       const float root = sqrtf(shared.squares.get(thread, 0) / width + a.eps);
       for (int64_t c = thread; c < a.width; c += kThreads) {
         const float shift = a.bias == nullptr ? 0.0f : a.bias[c];
-        a.y.put(row, c, fmaf((a.x.get(row, c) - mean) / root, a.gain[c], shift));
+        a.y.put(row, c, fmaf((a.x.get(row, c) - mean) / root, gain[c], shift));
       }
     });
   }

@@ -206,6 +206,7 @@ class Backend {
   // head: view [T*heads, head_dim]. y may be x.
   virtual void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) = 0;
   // y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * gain + bias, as rms_norm(); bias may be an empty view.
+  // gain may be [g, H]: row r is multiplied by row r % g of it, so that each head may have its own.
   virtual void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain,
                           const TensorView& bias, float eps) = 0;
   // Rotates pairs of channels of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines and sines

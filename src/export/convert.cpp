@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "export/adapter_fold.h"
 #include "export/dense_values.h"
+#include "export/formats/nf4.h"
 #include "export/formats/output_format.h"
 #include "export/formats/packed_modules.h"
 #include "export/gguf/gguf_file.h"
@@ -66,6 +67,7 @@ void write_dequantized(const LinearSource& source, const PlannedModule& m, DType
 // Scales change their type only where every one of them survives it.
 QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std::string& module,
                                  const std::string& file, const std::string& format) {
+  if (matrix.scheme.scale_form() != ScaleForm::kNumber) return matrix;  // its bytes are the same everywhere
   for (const float scale : matrix.scales)
     if (dtype == DType::kF16 && stored_float(scale, dtype) != scale)
       fail(ErrorKind::kUnsupported,
@@ -114,7 +116,7 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   if (!dtype && checkpoint.is_gguf() && request.adapter.empty()) dtype = DType::kBF16;
   if (!dtype && !packed.modules.empty()) dtype = DType::kF32;
   const auto target_dtype = [&](const StoredTensor& tensor) {
-    const DType as_is = tensor.block_scales ? written_dtype(tensor) : tensor.view.dtype;
+    const DType as_is = tensor.is_scaled() ? written_dtype(tensor) : tensor.view.dtype;
     return dtype && is_float(as_is) ? *dtype : as_is;
   };
   const std::vector<TensorDeclaration> dense =
@@ -190,6 +192,54 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   finish(request, *writer, report);
 }
 
+// NF4: rounded, of a dense checkpoint; all else as it is stored, or in the type asked for.
+void convert_to_nf4(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                    const PackedModules& packed, ConvertReport& report) {
+  if (!packed.modules.empty())
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("is quantized ({}), and would be rounded twice", packed.format),
+          checkpoint.path().string(),
+          {},
+          "convert the model that it was made from"});
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const std::vector<PlannedModule> modules = nf4_modules(checkpoint, spec);
+  const std::optional<DType> asked = requested_dtype(request.dtype);
+  const auto own_dtype = [&](const StoredTensor& tensor) {
+    const DType as_is = written_dtype(tensor);
+    return asked && is_float(as_is) ? *asked : as_is;
+  };
+  const auto dtype_of = [&](const PlannedModule& m) {
+    const DType own = own_dtype(checkpoint.at(m.module + ".weight"));
+    return own == DType::kF32 || own == DType::kF16 ? own : DType::kBF16;
+  };
+  const std::vector<TensorDeclaration> dense = written_dense_tensors(checkpoint, modules, own_dtype);
+  std::vector<TensorDeclaration> tensors = dense;
+  for (const PlannedModule& m : modules)
+    for (TensorDeclaration& tensor : declare_nf4(m, dtype_of(m))) tensors.push_back(std::move(tensor));
+  std::vector<std::string> left = unpacked_linears(spec, modules);
+  left.insert(left.begin(), spec.head_module);
+  Json config = checkpoint.config();
+  config["quantization_config"] = nf4_config(left, dtype_of(modules.front()));
+  if (asked) set_dtype(config, *asked);
+  const auto writer =
+      open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
+  copy_dense(checkpoint, dense, request, *writer);
+  const LinearSource source = LinearSource::open(checkpoint);
+  ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears) {
+      if (!linear.quantizable) continue;
+      before(request, linear.module);
+      const PlannedModule m{linear.module, {}, linear.out_features, linear.in_features};
+      const ZeroedNumbers<float> weight = source.weight(linear, pool);
+      for (const PackedTensor& tensor : pack_nf4(m, {weight.data(), weight.size()}, dtype_of(m)))
+        writer->add_dense(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
+                          tensor.bytes);
+    }
+  report.dtype = "nf4";
+  finish(request, *writer, report);
+}
+
 // F32, F16, BF16 or ggml's block types; as the tensors of the source are where no type is named.
 const GgufFileType& gguf_type(const ConvertRequest& request, const Checkpoint& checkpoint) {
   std::string name = request.dtype.value_or("");
@@ -212,6 +262,7 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   job.name = request.source;
   job.file_type = &gguf_type(request, checkpoint);
   job.on_tensor = request.on_tensor;
+  job.part_bytes = request.split_max_size;
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
   const ModelSpec spec = ModelSpec::read(checkpoint);
   GgufOutput output(io, checkpoint, spec, job);
@@ -230,6 +281,7 @@ Json conversion_json(const ConvertRequest& request) {
                              {"to", request.to},
                              {"dtype", request.dtype ? Json(*request.dtype) : Json()}});
   if (!request.adapter.empty()) asked["adapter"] = request.adapter;
+  if (request.split_max_size != 0) asked["split_max_size"] = request.split_max_size;
   return asked;
 }
 
@@ -240,12 +292,19 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
   request.to = reader.text("to");
   if (!reader.at("dtype").json().is_null()) request.dtype = reader.text("dtype");
   if (asked.find("adapter") != nullptr) request.adapter = reader.text("adapter");
+  if (const Json* size = asked.find("split_max_size");
+      size != nullptr && size->is_integer() && size->as_integer() > 0)
+    request.split_max_size = static_cast<std::uint64_t>(size->as_integer());
   return request;
 }
 
 void check_conversion(const ConvertRequest& request) {
-  if (request.to == "safetensors") requested_dtype(request.dtype);
-  if (request.to != "safetensors" && !is_one_file(request.to)) packed_format(request.to);
+  const bool of_numbers = request.to == "safetensors" || request.to == kNf4Format;
+  if (of_numbers) requested_dtype(request.dtype);
+  if (!of_numbers && !is_one_file(request.to)) packed_format(request.to);
+  if (request.split_max_size != 0 && !is_one_file(request.to))
+    fail(ErrorKind::kUsage,
+         {"a GGUF is split alone", {}, "--split-max-size", "leave it out, or add --to gguf"});
   if (!request.adapter.empty() && request.to != "safetensors")
     fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only",
                                    {},
@@ -265,6 +324,8 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
   report.bytes_in = checkpoint.tensor_bytes();
   if (is_one_file(request.to))
     convert_to_gguf(io, request, checkpoint, report);
+  else if (request.to == kNf4Format)
+    convert_to_nf4(io, request, checkpoint, packed, report);
   else if (request.to == "safetensors")
     convert_to_dense(io, request, checkpoint, packed, report);
   else

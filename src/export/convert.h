@@ -6,6 +6,8 @@
 //                    stored, or in the type asked for)
 //   to gguf          one file; exact for F32 and for the type the tensors have, else rounded as llama.cpp
 //                    rounds
+//   to bitsandbytes  NF4 of the blocks' linears (export/formats/nf4.h), rounded as bitsandbytes rounds; all
+//                    else as stored, or in the type asked for
 //   to a packed one  from a packed one: the same codes, scales and zeros in the other layout
 //
 // With an adapter, which asks for a dense model made of a dense one, W becomes W + scale B A
@@ -28,11 +30,12 @@
 namespace llmq {
 
 struct ConvertRequest {
-  std::string source;              // as the user named it
-  OutputTarget target;             // its `single_file` follows from `to`
-  std::string to = "safetensors";  // "safetensors", "gguf" or a name of packed_formats(); others are refused
+  std::string source;                // as the user named it
+  OutputTarget target;               // its `single_file` follows from `to`
+  std::string to = "safetensors";    // "gguf", "bitsandbytes" or one of packed_formats(), or refused
   std::optional<std::string> dtype;  // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
   std::string adapter;               // directory of one that is folded in; empty: none
+  std::uint64_t split_max_size = 0;  // to gguf: bytes of tensors in each file (split_gguf()); 0: one file
   std::string version;               // of llmq, for report.json
   int threads = 0;                   // 0: the cores this process may use; gguf and adapters only
   std::function<void(const std::string& tensor)> on_tensor;  // before each, may throw to stop

@@ -22,6 +22,7 @@ Checkpoint Checkpoint::open(Io& io, const std::string& model, ReadGguf read_gguf
   if (io.is_directory(path)) {
     reader.read_directory();
     reader.join_float8_blocks();
+    reader.join_bitsandbytes();
     if (find_slabs != nullptr) reader.part_stacks(find_slabs);
   } else {
     reader.read_gguf(read_gguf);
@@ -162,7 +163,7 @@ std::vector<std::uint8_t> Checkpoint::read_mxfp4(const StoredTensor& tensor, std
 }
 
 std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
-  if (!has_values(tensor.view.dtype) && !tensor.exponents)
+  if (!has_values(tensor.view.dtype) && !tensor.exponents && !tensor.bits_and_bytes)
     fail(ErrorKind::kUnsupported,
          {fmt::format("is stored as {}, whose values are not read here", dtype_row(tensor.view.dtype).name),
           path().string(), tensor.name, "convert the tensor to F32, F16 or BF16"});
@@ -195,6 +196,7 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     return;
   }
   if (tensor.block_scales) return read_float8_rows(tensor, into, pool);
+  if (tensor.bits_and_bytes) return read_bits_and_bytes(tensor, into, pool);
   const Lease lease = hold(tensor);
   if (tensor.transposed || tensor.side_by_side != 1) return read_transposed(tensor, into, pool);
   // A bias is a column: its rows are single values, and such a vector is never a block type.
@@ -288,7 +290,7 @@ void Checkpoint::read_ahead(const StoredTensor& tensor) const {
 void Checkpoint::release(const StoredTensor& tensor) const {
   if (tensor.pieces) {
     for (const StoredTensor::Piece& piece : *tensor.pieces)
-      state_->mapping(tensor).release(piece.offset, piece.view.bytes());
+      state_->mappings[static_cast<std::size_t>(piece.shard)]->release(piece.offset, piece.view.bytes());
     return;
   }
   state_->mapping(tensor).release(tensor.offset, tensor.stored_bytes());

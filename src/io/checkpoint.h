@@ -9,6 +9,7 @@
 // checkpoint. Tensor names are Hugging Face names; what a GGUF's are there, and which of its rows lie in
 // llama.cpp's order, says the reader that open() is given (io/gguf_reading.h).
 #pragma once
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -56,11 +57,28 @@ struct StoredTensor {
     std::int64_t block_rows = 1, block_columns = 1;
   };
   std::optional<BlockScales> block_scales = {};
+  // bitsandbytes (io/bitsandbytes.cpp): the view is of F4, with the first code of a byte high, or of I8; what
+  // the codes are multiplied by lies in tensors of their own. read_float32() does it.
+  struct Part {
+    TensorView view;
+    int shard = 0;
+    std::uint64_t offset = 0;
+  };
+  struct BitsAndBytes {
+    DType dtype = DType::kF32;  // that values are rounded to
+    std::int64_t block = 64, nested_block = 256;
+    Part scales, nested;  // of scales; its pointer is null where there are none
+    float offset = 0;
+    std::array<float, 16> map{};
+    std::array<float, 256> nested_map{};
+  };
+  std::shared_ptr<const BitsAndBytes> bits_and_bytes = {};
   float shift = 0;  // what is stored is greater by so much; read_float32() undoes it
-  // What a GGUF has in another order, or in several tensors (io/gguf_parts.h), all in one shard;
-  // read_float32() undoes it. Of one, the view is that of its bytes; of several it is of no bytes, and F32.
+  // What a GGUF has in another order, or in several tensors (io/gguf_parts.h); read_float32() undoes it. Of
+  // one, the view is that of its bytes; of several it is of no bytes, and F32.
   struct Piece {
     TensorView view;
+    int shard = 0;
     std::uint64_t offset = 0;
     GgufPart part;
   };
@@ -69,8 +87,10 @@ struct StoredTensor {
   // values.
   bool in_order() const {
     return shift == 0 && permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents &&
-           !block_scales && !pieces;
+           !block_scales && !bits_and_bytes && !pieces;
   }
+  // Whether values are codes that are multiplied: numbers whatever the view's type is.
+  bool is_scaled() const { return block_scales || bits_and_bytes; }
   std::uint64_t stored_bytes() const {  // of all of them
     return view.bytes() * static_cast<std::uint64_t>(side_by_side);
   }
@@ -181,6 +201,7 @@ class Checkpoint {
   Lease hold_exponents(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
   void read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   void read_float8_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
+  void read_bits_and_bytes(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   void read_gguf_parts(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   friend class CheckpointReader;  // builds the State
   struct State;

@@ -120,22 +120,25 @@ void CheckpointReader::read_gguf(ReadGguf read) {
                                               {},
                                               "pass a model directory in Hugging Face layout"});
   GgufFile file = open_gguf(io_, state_->path);
-  GgufReading model = read(file.header, file.mapping->bytes());
+  GgufReading model = read(file.header);
   state_->gguf = true;
-  const auto first =
-      std::min_element(file.header.tensors.begin(), file.header.tensors.end(),
-                       [](const GgufTensor& a, const GgufTensor& b) { return a.offset < b.offset; });
-  if (first != file.header.tensors.end()) {
-    file.mapping->lease(0, first->offset);
-    state_->header_bytes = round_up(first->offset, kIoBlock);
+  std::vector<std::uint64_t> first(file.paths.size(), UINT64_MAX);  // byte of a tensor
+  for (const GgufTensor& tensor : file.header.tensors) {
+    std::uint64_t& offset = first[static_cast<std::size_t>(tensor.part)];
+    offset = std::min(offset, tensor.offset);
+  }
+  for (std::size_t part = 0; part < first.size(); ++part) {
+    if (first[part] == UINT64_MAX) continue;
+    file.mappings[part]->lease(0, first[part]);
+    state_->header_bytes += round_up(first[part], kIoBlock);
   }
   state_->config = std::move(model.config);
-  state_->shards.push_back(state_->path);
-  state_->mappings.push_back(file.mapping);
+  state_->shards = std::move(file.paths);
+  state_->mappings = std::move(file.mappings);
   for (const NamedGgufTensor& named : model.tensors) {
     const GgufTensor& tensor = file.header.tensors[named.index];
     add_tensor(named.name, tensor.dtype, named.shape.value_or(tensor.shape), tensor.offset + named.offset,
-               named.permuted_heads);
+               named.permuted_heads, tensor.part);
     state_->tensors.back().shift = named.shift;
     if (!named.pieces.empty()) add_pieces(named, file.header.tensors);
   }
@@ -321,16 +324,17 @@ void CheckpointReader::add_shard(const Path& path) {
   state_->shards.push_back(path);
   state_->mappings.push_back(std::move(mapping));
   for (const SafetensorsEntry& entry : header.entries)
-    add_tensor(entry.name, entry.dtype, entry.shape, entry.offset, 0);
+    add_tensor(entry.name, entry.dtype, entry.shape, entry.offset, 0,
+               static_cast<int>(state_->shards.size()) - 1);
 }
 
 void CheckpointReader::add_tensor(const std::string& name, DType dtype, const Shape& shape,
-                                  std::uint64_t offset, int permuted_heads) {
+                                  std::uint64_t offset, int permuted_heads, int shard) {
   StoredTensor tensor;
   tensor.name = name;
-  const std::byte* begin = state_->mappings.back()->bytes().data() + offset;
+  const std::byte* begin = state_->mappings[static_cast<std::size_t>(shard)]->bytes().data() + offset;
   tensor.view = TensorView(static_cast<const void*>(begin), dtype, shape);
-  tensor.shard = static_cast<int>(state_->shards.size()) - 1;
+  tensor.shard = shard;
   tensor.offset = offset;
   tensor.permuted_heads = permuted_heads;
   state_->tensors.push_back(std::move(tensor));

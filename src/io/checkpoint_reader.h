@@ -1,6 +1,7 @@
 // Opens what resolve_model() found: reads every header, and crosses the index with the shards.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <span>
@@ -29,18 +30,27 @@ class CheckpointReader {
   // Weights of FP8 with a scale for each block are one tensor with their scales, where config.json says so
   // (quantization_config with quant_method fp8); the scales are no tensors of their own from then on.
   void join_float8_blocks();
+  // The same of bitsandbytes, with what stands beside its weights.
+  void join_bitsandbytes();
   void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config);
   std::shared_ptr<const Checkpoint::State> finish();
 
  private:
+  struct BesideWeights;
+  [[noreturn]] void bad_codes(const StoredTensor& tensor, std::string message) const;
+  StoredTensor::Part part_beside(const BesideWeights& beside, const StoredTensor& weight,
+                                 const std::string& name, std::int64_t count,
+                                 std::initializer_list<DType> types) const;
+  StoredTensor matrix_of_four_bits(const StoredTensor& weight, const StoredTensor& state,
+                                   const BesideWeights& beside) const;
+  StoredTensor matrix_of_bytes(const StoredTensor& weight, const BesideWeights& beside) const;
   const Path& shard(const StoredTensor& tensor) const;
   void part_mxfp4(const StoredTensor& tensor, const StoredTensor& exponents, const SlabNames& names,
                   std::vector<StoredTensor>& parted) const;
   void keep_whole(const SlabNames& names, std::vector<StoredTensor> stored, std::span<StoredTensor> parts);
   void add_shard(const Path& path);
-  // Of the last shard added.
   void add_tensor(const std::string& name, DType dtype, const Shape& shape, std::uint64_t offset,
-                  int permuted_heads);
+                  int permuted_heads, int shard);
   void add_pieces(const NamedGgufTensor& named, const std::vector<GgufTensor>& tensors);
   // Every tensor of the index lies in the shard it names.
   void cross_check(const ShardIndex& index, const Path& index_path) const;

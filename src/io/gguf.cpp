@@ -112,21 +112,10 @@ GgufValue read_value(GgufCursor& cursor, std::span<const std::byte> file_bytes, 
   return value;
 }
 
+// Types that ggml names and nobody reads here.
 std::string ggml_type_name(std::uint32_t type) {
-  constexpr std::array<std::pair<std::uint32_t, const char*>, 14> kNames{{{9, "Q8_1"},
-                                                                          {15, "Q8_K"},
-                                                                          {16, "IQ2_XXS"},
-                                                                          {17, "IQ2_XS"},
-                                                                          {18, "IQ3_XXS"},
-                                                                          {19, "IQ1_S"},
-                                                                          {20, "IQ4_NL"},
-                                                                          {21, "IQ3_S"},
-                                                                          {22, "IQ2_S"},
-                                                                          {23, "IQ4_XS"},
-                                                                          {29, "IQ1_M"},
-                                                                          {34, "TQ1_0"},
-                                                                          {35, "TQ2_0"},
-                                                                          {40, "NVFP4"}}};
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 4> kNames{
+      {{9, "Q8_1"}, {15, "Q8_K"}, {41, "Q1_0"}, {42, "Q2_0"}}};
   for (const auto& [id, name] : kNames)
     if (id == type) return name;
   return fmt::format("number {}", type);
@@ -174,8 +163,9 @@ GgufTensor read_tensor(GgufCursor& cursor, std::uint64_t index, std::uint64_t al
   const auto dtype = dtype_from_ggml(type);
   if (!dtype)
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("tensor type {} is not read", ggml_type_name(type)), file, tensor.name,
-                     "use a file of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 or Q2_K to Q6_K tensors"});
+         ErrorDetail{
+             fmt::format("tensor type {} is not read", ggml_type_name(type)), file, tensor.name,
+             "use a file of F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ, TQ, MXFP4 or NVFP4 tensors"});
   tensor.dtype = *dtype;
   tensor.bytes = tensor_bytes(tensor.dtype, tensor.shape, tensor.name, file);
   tensor.offset = cursor.number<std::uint64_t>(tensor.name);
@@ -199,7 +189,8 @@ std::uint64_t read_alignment(const GgufHeader& header) {
 
 // Each tensor begins where the one before it, padded, ends; the last one ends the file, padded or not.
 // Offsets become those of the file.
-void place_tensors(GgufHeader& header, std::uint64_t tables_end, std::uint64_t file_bytes) {
+void place_tensors(GgufHeader& header, std::uint64_t tables_end, std::span<const std::byte> bytes) {
+  const std::uint64_t file_bytes = bytes.size();
   const std::string& file = header.file;
   auto& tensors = header.tensors;
   std::sort(tensors.begin(), tensors.end(), [](const GgufTensor& a, const GgufTensor& b) {
@@ -239,7 +230,10 @@ void place_tensors(GgufHeader& header, std::uint64_t tables_end, std::uint64_t f
     refuse_damaged(
         file, {},
         fmt::format("{} bytes follow the last tensor and belong to none", file_bytes - data_begin - padded));
-  for (GgufTensor& tensor : tensors) tensor.offset += data_begin;
+  for (GgufTensor& tensor : tensors) {
+    tensor.offset += data_begin;
+    tensor.data = bytes.data() + tensor.offset;
+  }
 }
 
 std::uint32_t read_version(GgufCursor& cursor, std::span<const std::byte> bytes, const std::string& file) {
@@ -288,20 +282,8 @@ GgufHeader parse_gguf(std::span<const std::byte> bytes, const std::string& file)
   std::set<std::string_view> names;
   for (const GgufTensor& tensor : header.tensors)
     if (!names.insert(tensor.name).second) refuse_damaged(file, tensor.name, "the tensor occurs twice");
-  place_tensors(header, cursor.position(), bytes.size());
+  place_tensors(header, cursor.position(), bytes);
   return header;
-}
-
-GgufFile open_gguf(Io& io, const Path& path) {
-  std::shared_ptr<const Mapping> mapping = io.open(path)->map();
-  if (mapping->in_memory())
-    fail(ErrorKind::kUnsupported,
-         ErrorDetail{"a GGUF file is read through the page cache only",
-                     path.string(),
-                     {},
-                     "read it through the page cache, or give a directory of safetensors"});
-  GgufHeader header = parse_gguf(mapping->bytes(), path.string());
-  return GgufFile{std::move(mapping), std::move(header)};
 }
 
 }  // namespace llmq

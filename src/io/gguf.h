@@ -53,6 +53,8 @@ struct GgufTensor {
   DType dtype = DType::kF32;
   Shape shape;                          // outermost first
   std::uint64_t offset = 0, bytes = 0;  // from the first byte of the file
+  const std::byte* data = nullptr;      // that byte of what was parsed
+  int part = 0;                         // of a split model: the file that it lies in
 };
 
 // Looks into the bytes it was parsed from, which must outlive it. Typed reads throw Error(kBadInput) naming
@@ -64,7 +66,7 @@ class GgufHeader {
   std::uint64_t alignment = 32;
   std::string file;                                        // its name in errors
   std::map<std::string, GgufValue, std::less<>> metadata;  // by key
-  std::vector<GgufTensor> tensors;                         // by offset
+  std::vector<GgufTensor> tensors;                         // by part and offset
 
   const GgufValue* find(std::string_view key) const;
   const GgufValue& at(std::string_view key) const;
@@ -88,11 +90,25 @@ class GgufHeader {
 // orders and tensor types unknown here.
 GgufHeader parse_gguf(std::span<const std::byte> bytes, const std::string& file);
 
-// A mapped file and its parsed header.
+// A mapped file and its parsed header; or the files of a split model, as one: the metadata are the first's,
+// without split.*, the tensors those of all.
+//
+//   NAME-00001-of-00003.gguf   split.no 0, split.count 3, split.tensors.count; all other keys
+//   NAME-00002-of-00003.gguf   split.no 1, ...                 (llama.cpp's converter and llama-gguf-split)
 struct GgufFile {
-  std::shared_ptr<const Mapping> mapping;
+  std::vector<Path> paths;
+  std::vector<std::shared_ptr<const Mapping>> mappings;  // as the paths
   GgufHeader header;
+  const Mapping& mapping(const GgufTensor& tensor) const {
+    return *mappings[static_cast<std::size_t>(tensor.part)];
+  }
 };
+// The name of part `number`, from 1 on, of `count`; of `stem` without ".gguf".
+std::string gguf_part_name(std::string_view stem, int number, int count);
+// Of NAME-00001-of-00003.gguf the names of the further parts; none of any other name.
+std::vector<std::string> further_gguf_parts(const std::string& first);
+// `path` is a file, or the first of a split model's. Error(kBadInput) naming the part that is missing or is
+// of another model; Error(kUsage) for another than the first.
 GgufFile open_gguf(Io& io, const Path& path);
 
 }  // namespace llmq

@@ -2,10 +2,11 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "base/threads.h"
-#include "io/checkpoint.h"
-#include "io/checkpoint_state.h"
+#include "io/checkpoint_reader.h"
+#include "io/gguf.h"
 
 namespace llmq {
 
@@ -20,6 +21,22 @@ float inverse_minus_exp(float value) {
   return x;
 }
 
+// To the last tensor.
+void CheckpointReader::add_pieces(const NamedGgufTensor& named, const std::vector<GgufTensor>& tensors) {
+  auto pieces = std::make_shared<std::vector<StoredTensor::Piece>>();
+  for (const auto& [index, part] : named.pieces) {
+    const GgufTensor& own = tensors[index];
+    pieces->push_back(
+        {TensorView(static_cast<const void*>(own.data), own.dtype, own.shape), own.part, own.offset, part});
+  }
+  StoredTensor& tensor = state_->tensors.back();
+  if (pieces->size() > 1) {
+    tensor.view = TensorView(static_cast<const void*>(nullptr), DType::kF32, pieces->front().part.whole);
+    tensor.offset = 0;
+  }
+  tensor.pieces = std::move(pieces);
+}
+
 // Every row of a part has places of its own in `into`.
 void Checkpoint::read_gguf_parts(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const {
   const std::int64_t of_whole = GgufPart::width_of(tensor.view.shape);
@@ -28,7 +45,8 @@ void Checkpoint::read_gguf_parts(const StoredTensor& tensor, std::span<float> in
     const std::int64_t width = GgufPart::width_of(part.shape), rows = part.shape.elements() / width,
                        each = part.turned ? part.shape[1] : 1;
     const std::uint64_t row_bytes = piece.view.bytes() / static_cast<std::uint64_t>(rows);
-    const Lease lease = state_->mapping(tensor).lease(piece.offset, piece.view.bytes());
+    const Lease lease =
+        state_->mappings[static_cast<std::size_t>(piece.shard)]->lease(piece.offset, piece.view.bytes());
     pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t at, int) {
       const auto row = static_cast<std::int64_t>(at);
       std::vector<float> values(static_cast<std::size_t>(width));

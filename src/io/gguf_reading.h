@@ -39,7 +39,7 @@ struct GgufReading {
   std::vector<NamedGgufTensor> tensors;
 };
 
-// `bytes` is the file that `header` was parsed from. Errors: kBadInput, kUnsupported.
-using ReadGguf = GgufReading (*)(const GgufHeader& header, std::span<const std::byte> bytes);
+// What `header` was parsed from is there still. Errors: kBadInput, kUnsupported.
+using ReadGguf = GgufReading (*)(const GgufHeader& header);
 
 }  // namespace llmq

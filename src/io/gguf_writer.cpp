@@ -94,6 +94,9 @@ void GgufMetadata::set(std::string_view key, GgufType type, std::string bytes) {
   entries_.push_back({std::string(key), type, std::move(bytes)});
 }
 
+void GgufMetadata::set_u16(std::string_view key, std::uint16_t value) {
+  set(key, GgufType::kU16, bytes_of(value));
+}
 void GgufMetadata::set_u32(std::string_view key, std::uint32_t value) {
   set(key, GgufType::kU32, bytes_of(value));
 }
@@ -150,6 +153,33 @@ const GgufMetadata::Entry* GgufMetadata::find(std::string_view key) const {
   for (const Entry& entry : entries_)
     if (entry.key == key) return &entry;
   return nullptr;
+}
+
+std::vector<std::vector<TensorDeclaration>> split_gguf(const std::vector<TensorDeclaration>& declarations,
+                                                       std::uint64_t most, const std::string& file) {
+  std::vector<std::vector<TensorDeclaration>> parts(1);
+  std::uint64_t taken = 0;
+  for (const TensorDeclaration& tensor : declarations) {
+    const std::uint64_t bytes = round_up(gguf_bytes(tensor, file), kAlignment);
+    if (most != 0 && !parts.back().empty() && (taken > most || bytes > most - taken)) {
+      parts.emplace_back();
+      taken = 0;
+    }
+    parts.back().push_back(tensor);
+    taken += bytes;
+  }
+  if (parts.size() > UINT16_MAX)
+    fail(ErrorKind::kUsage, {fmt::format("the model would be split into {} files", parts.size()),
+                             file,
+                             {},
+                             "allow more bytes in each"});
+  return parts;
+}
+
+void say_gguf_part(int number, int count, std::size_t tensors, GgufMetadata& metadata) {
+  metadata.set_u16("split.no", static_cast<std::uint16_t>(number));
+  metadata.set_u16("split.count", static_cast<std::uint16_t>(count));
+  metadata.set_i32("split.tensors.count", static_cast<std::int32_t>(tensors));
 }
 
 struct GgufWriter::State {

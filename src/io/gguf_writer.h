@@ -27,6 +27,7 @@ class GgufMetadata {
     std::string bytes;  // what follows the type: for an array, element type and count first
   };
 
+  void set_u16(std::string_view key, std::uint16_t value);
   void set_u32(std::string_view key, std::uint32_t value);
   void set_i32(std::string_view key, std::int32_t value);
   void set_f32(std::string_view key, float value);
@@ -46,6 +47,13 @@ class GgufMetadata {
   void set(std::string_view key, GgufType type, std::string bytes);
   std::vector<Entry> entries_;
 };
+
+// The tensors of each file of a model that is split, in their order: a file ends before a tensor that would
+// have its tensors take more than `most` bytes, padding included. 0: one file. One tensor may be larger.
+std::vector<std::vector<TensorDeclaration>> split_gguf(const std::vector<TensorDeclaration>& declarations,
+                                                       std::uint64_t most, const std::string& file);
+// What such a file says of itself (io/gguf.h), behind the other keys.
+void say_gguf_part(int number, int count, std::size_t tensors, GgufMetadata& metadata);
 
 class GgufWriter {
  public:

@@ -13,6 +13,11 @@ PagesSpec pages_of(const LatentAttentionSpec& attention) {
   return {1, static_cast<int>(attention.row_dim()), 0};
 }
 
+LinearRows rows_of_values(const AttentionSpec& attention) {
+  const std::int64_t skipped = attention.grouped ? attention.group_rows() - attention.head_dim : 0;
+  return {attention.value, attention.queries_of_group(), attention.head_dim, skipped};
+}
+
 NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t width, bool bias) {
   like.gain = {block_.prefix + "." + name + ".weight"};
   if (bias && like.kind == NormSpec::Kind::kLayer) like.bias = {block_.prefix + "." + name + ".bias"};
@@ -76,8 +81,7 @@ LinearId BlockBuilder::absorbed(const std::string& name, SiteId site, int heads,
 
 void BlockBuilder::attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after) {
   if (before) producer(mixer.input, NormGain{*before});
-  if (!mixer.value_norm && !mixer.shared_pages)
-    producer(mixer.inner, LinearRows{mixer.value, mixer.heads / mixer.kv_heads, mixer.head_dim});
+  if (!mixer.value_norm && !mixer.shared_pages) producer(mixer.inner, rows_of_values(mixer));
   block_.pages = pages_of(mixer);
   block_.sublayers.push_back({before, mixer, {}, after, {mixer.input, mixer.inner}});
 }
@@ -147,8 +151,9 @@ void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer, std:
   block_.sublayers.push_back(std::move(part));
 }
 
-void BlockBuilder::join_last_two(NormId norm) {
+void BlockBuilder::join_last_two(std::optional<NormId> norm) {
   block_.sublayers.rbegin()[1].joins_next = true;
+  block_.sublayers.back().joined = true;
   block_.sublayers.back().joint = norm;
 }
 

@@ -13,6 +13,8 @@ namespace llmq {
 // What the attention of a block leaves for the positions behind.
 PagesSpec pages_of(const AttentionSpec& attention);
 PagesSpec pages_of(const LatentAttentionSpec& attention);
+// Which rows the channels of its inner site come from.
+LinearRows rows_of_values(const AttentionSpec& attention);
 
 class BlockBuilder {
  public:
@@ -46,8 +48,8 @@ class BlockBuilder {
   void latent_attention(NormId before, LatentAttentionSpec mixer);
   void embedded(EmbeddedSpec mixer, std::optional<NormId> after);  // of the residual stream as it is
   void mixture(std::optional<NormId> before, MixtureSpec mixer, std::optional<NormId> after = {});
-  // What the last two sublayers give is added up, and h grows by `norm` of the sum.
-  void join_last_two(NormId norm);
+  // What the last two sublayers give is added up, and h grows by `norm` of the sum, or by the sum.
+  void join_last_two(std::optional<NormId> norm = {});
   // h is multiplied by one number behind the last sublayer.
   void scale_stream(TensorId factor) { block_.sublayers.back().factor = factor; }
   // Both read before(h), one site, and h grows by what each of them gives.

@@ -79,6 +79,11 @@ std::size_t BlockSpec::part_of(SiteId site) const {
   fail(ErrorKind::kInternal, "site {} is in no sublayer of {}", static_cast<int>(site), prefix);
 }
 
+bool BlockSpec::writes_pages(std::size_t part) const {
+  const SublayerSpec& own = sublayers.at(part);
+  return own.joined ? sublayers.at(part - 1).has_pages() : own.has_pages() && !own.joins_next;
+}
+
 const AttentionSpec* BlockSpec::attention() const { return first_mixer<AttentionSpec>(*this); }
 const MlpSpec* BlockSpec::mlp() const { return first_mixer<MlpSpec>(*this); }
 const MixtureSpec* BlockSpec::mixture() const { return first_mixer<MixtureSpec>(*this); }

@@ -3,7 +3,7 @@
 //   block      sublayers, one after another, each of which adds to the residual stream h
 //   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both; perhaps a
 //              second mixer of the same before(h), whose share is added behind; or what it gives joins that
-//              of the next sublayer, and one norm goes over the sum of both before h grows
+//              of the next sublayer, and perhaps a norm goes over the sum of both before h grows
 //   mixer      attention, attention over latents, a gated delta net, an MLP, a mixture of experts or an
 //              embedding of the block's own: it names its linears and its sites
 //   site       a distinct input of linears: who reads it, and what it is made of
@@ -88,6 +88,7 @@ struct NormSpec {
   Kind kind = Kind::kRms;
   TensorPlace gain, bias;  // without a gain it multiplies by 1
   std::int64_t width = 0;
+  std::int64_t heads = 0;  // above 0: each of so many heads has a gain of its own, [heads, width]
   float eps = 1e-6f;
   float offset = 0;  // x is multiplied by offset + what is stored
   // Of the result: logits that are divided by a number are those of a last norm that is.
@@ -98,6 +99,7 @@ struct NormSpec {
     return offset == 0 ? unscaled : unscaled - offset;
   }
   float scaled(float value) const { return static_cast<float>(scale * value); }
+  Shape gain_shape() const { return heads > 0 ? Shape{heads, width} : Shape{width}; }
 };
 
 // Numbers of a mixer that are neither a linear nor a norm: FP32 while a model runs, never quantized.
@@ -163,12 +165,17 @@ struct AttentionSpec {
   // of either.
   std::optional<std::size_t> shared_pages;
   bool gated = false;  // `query` has a query and a gate for each head; sigmoid(gate) multiplies what it gives
+  bool grouped = false;  // `query`, `key` and `value` are one part: of each KV head queries, key and value
   // What k_proj gives is the value, too, before the norms of both and before rope.
-  bool value_is_key() const { return value.linear == key.linear && value.part == key.part; }
+  bool value_is_key() const { return !grouped && value.linear == key.linear && value.part == key.part; }
   std::int64_t inner_width() const { return std::int64_t{heads} * head_dim; }
   std::int64_t query_rows() const { return inner_width() * (gated ? 2 : 1); }
-  // FP32 of a row while it passes: q, k and v, with gates and what they multiply.
-  std::int64_t row_floats() const { return std::int64_t{heads * (gated ? 4 : 1) + 2 * kv_heads} * head_dim; }
+  int queries_of_group() const { return heads / kv_heads; }
+  std::int64_t group_rows() const { return std::int64_t{queries_of_group() + 2} * head_dim; }
+  // FP32 of a row while it passes: q, k and v, with gates and what they multiply; twice where `grouped`.
+  std::int64_t row_floats() const {
+    return std::int64_t{(heads * (gated ? 4 : 1) + 2 * kv_heads) * (grouped ? 2 : 1)} * head_dim;
+  }
 };
 
 // Attention whose keys and values are made of one latent row for each position
@@ -319,8 +326,11 @@ struct SublayerSpec {
   float residual_scale = 1;         // of what is added to the residual stream
   // What it gives is not added to the residual stream but to what the next sublayer gives, which runs it.
   bool joins_next = false;
-  std::optional<NormId> joint = {};     // of that sum, in the sublayer that is joined
+  bool joined = false;                  // the sublayer before it joins it
+  std::optional<NormId> joint = {};     // of that sum, in the sublayer that is joined; none: as it is
   std::optional<TensorId> factor = {};  // one number, by which the residual stream is multiplied behind it
+  // Whether what h grows by is another thing than what one output linear gives.
+  bool shares_what_is_added() const { return after || beside || joins_next || joined; }
   // FP32 of a row while it passes whichever mixer takes more.
   std::int64_t row_floats() const;
   // Whether rows see those before them: by way of pages, or by a state.
@@ -372,6 +382,7 @@ struct BlockSpec {
   const MixerTensor& at(TensorId id) const { return tensors.at(static_cast<std::size_t>(id)); }
   // Which sublayer has this site, by its place and itself.
   std::size_t part_of(SiteId site) const;
+  bool writes_pages(std::size_t part) const;  // where this sublayer is run, be it by one that joins it
   const SublayerSpec& sublayer_of(SiteId site) const { return sublayers[part_of(site)]; }
   // Null where no sublayer has one.
   const AttentionSpec* attention() const;

@@ -221,7 +221,7 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
 
 namespace {
 
-// Read once for all members, each of which has the whole of it.
+// Read once for all members, each of which has the whole of it, or the gains of its own heads.
 std::vector<NormWeights> load_norms(std::span<Backend* const> members, const LinearSource& source,
                                     const NormSpec& norm, bool allow_nonfinite) {
   std::vector<float> gain;
@@ -229,7 +229,11 @@ std::vector<NormWeights> load_norms(std::span<Backend* const> members, const Lin
   std::vector<float> bias;
   if (norm.bias.exists()) bias = source.tensor(norm.bias.tensor, allow_nonfinite);
   std::vector<NormWeights> norms;
-  for (Backend* const member : members) norms.push_back(load_norm(*member, norm, gain, bias));
+  const std::size_t own = gain.size() / (norm.heads > 0 ? members.size() : 1);
+  for (std::size_t member = 0; member < members.size(); ++member)
+    norms.push_back(load_norm(*members[member], norm,
+                              std::span<const float>(gain).subspan(norm.heads > 0 ? member * own : 0, own),
+                              bias));
   return norms;
 }
 

@@ -66,6 +66,7 @@ std::vector<Divided> divided_parts(const ModelSpec& spec) {
       const auto add = [&](const auto& mixer) { add_divided(block, mixer, all); };
       std::visit(add, part.mixer);
       if (part.beside) std::visit(add, *part.beside);
+      if (part.joined) all.emplace_back("sum of two mixers", 1);
     }
   all.emplace_back("rows of o and down", spec.hidden_size);
   return all;
@@ -96,6 +97,7 @@ ModelSpec member_spec(const ModelSpec& spec, std::int64_t members) {
       if (part.beside) std::visit(by_members, *part.beside);
     }
     if (const AttentionSpec* const attention = block.attention()) block.pages = pages_of(*attention);
+    for (NormSpec& norm : block.norms) norm.heads /= members;
     for (MixerTensor& tensor : block.tensors)
       if (tensor.by_heads) tensor.shape = {tensor.shape[0] / members};
     for (LinearSpec& linear : block.linears) {

@@ -87,8 +87,8 @@ std::vector<std::string> LinearSource::check_packed(const LinearSpec& linear) co
                fmt::format("holds a weight of shape [{}, {}], but {} says [{}, {}]", packed.out_features,
                            packed.in_features, state_->config_file, linear.out_features, linear.in_features));
   std::vector<std::string> names;
-  for (const StoredTensor* tensor :
-       {packed.codes, packed.scales, packed.zeros, packed.shape, packed.index, packed.input_scale})
+  for (const StoredTensor* tensor : {packed.codes, packed.scales, packed.zeros, packed.shape, packed.index,
+                                     packed.input_scale, packed.global_scale})
     if (tensor != nullptr) names.push_back(tensor->name);
   return names;
 }
@@ -103,8 +103,9 @@ void LinearSource::check_dense(const LinearSpec& linear) const {
 std::vector<std::string> LinearSource::tensors_of(const LinearSpec& linear) const {
   std::vector<std::string> names;
   if (checkpoint().find(linear.weight.tensor) != nullptr) names.push_back(linear.weight.tensor);
-  for (const char* suffix : {".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape",
-                             ".weight_g_idx", ".qweight", ".scales", ".qzeros", ".g_idx", ".input_scale"})
+  for (const char* suffix :
+       {".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".qweight",
+        ".scales", ".qzeros", ".g_idx", ".input_scale", ".weight_global_scale"})
     if (checkpoint().find(linear.module + suffix) != nullptr) names.push_back(linear.module + suffix);
   return names;
 }

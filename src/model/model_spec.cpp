@@ -77,7 +77,7 @@ bool CarriedSpec::carries(std::string_view name) const {
 
 std::int64_t ModelSpec::parameters() const {
   const auto of_norm = [](const NormSpec& norm) {
-    return norm.width * ((norm.gain.exists() ? 1 : 0) + (norm.bias.exists() ? 1 : 0));
+    return (norm.gain.exists() ? norm.gain_shape().elements() : 0) + (norm.bias.exists() ? norm.width : 0);
   };
   std::int64_t count = vocab_size * hidden_size * (tied_head ? 1 : 2) + of_norm(final_norm);
   if (!embedding.positions.empty()) count += (max_position + embedding.offset) * hidden_size;

@@ -1,5 +1,6 @@
 #include "model/run_sublayer.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -111,7 +112,7 @@ class SublayerRun {
   // With those of a sublayer that runs within.
   std::int64_t row_floats() const {
     const std::int64_t joined =
-        part_.joint ? block_.sublayers[place_ - 1].row_floats() + 3 * any_.spec.hidden_size : 0;
+        part_.joined ? block_.sublayers[place_ - 1].row_floats() + 3 * any_.spec.hidden_size : 0;
     return own(0).row_floats() + joined;
   }
   std::int64_t many() const { return static_cast<std::int64_t>(members_.size()); }
@@ -143,8 +144,8 @@ class SublayerRun {
             member.hidden,   member.embedded, number_, first};
   }
 
-  // y F32 += what this sublayer, which joins the next, gives for rows [first, first + y.rows()). A mixture is
-  // on one member (model/divided_block.h), and so is what joins it.
+  // y F32 += what this sublayer, which joins the next, gives for rows [first, first + y.rows()): a block with
+  // such sublayers is on one member (model/divided_block.h).
   void join(const TensorView& y, std::int64_t first) {
     const std::int64_t count = y.rows();
     const OnEach given(members_, DType::kF32, count, y.cols());
@@ -216,7 +217,7 @@ class SublayerRun {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const TensorView hidden = members_[i].hidden.row_slice(first, count);
       after(i, part_.after, y[i]);
-      if (part_.joint) SublayerRun(members_, number_, place_ - 1, rows_, exchange_).join(y[i], first);
+      if (part_.joined) SublayerRun(members_, number_, place_ - 1, rows_, exchange_).join(y[i], first);
       after(i, part_.joint, y[i]);
       backend(i).add(hidden, y[i], part_.residual_scale);
       if (part_.factor) scale(i, hidden, y[i]);
@@ -259,7 +260,9 @@ void run_norm(Backend& backend, const NormSpec& spec, const NormWeights& weights
   if (spec.kind == NormSpec::Kind::kRms)
     backend.rms_norm(y, x, vector_view(weights.gain), spec.eps);
   else
-    backend.layer_norm(y, x, vector_view(weights.gain), vector_view(weights.bias), spec.eps);
+    backend.layer_norm(y, x,
+                       weights.gain.view(DType::kF32, {std::max<std::int64_t>(spec.heads, 1), spec.width}),
+                       vector_view(weights.bias), spec.eps);
 }
 
 void run_before(Backend& backend, const BlockSpec& block, const BlockWeights& weights,

@@ -52,7 +52,7 @@ class TensorCheck {
 
   // `size` says which key the width is of.
   void expect_norm(const NormSpec& norm, const char* size) {
-    if (norm.gain.exists()) expect(norm.gain.tensor, {norm.width}, size);
+    if (norm.gain.exists()) expect(norm.gain.tensor, norm.gain_shape(), size);
     if (norm.bias.exists()) expect(norm.bias.tensor, {norm.width}, size);
   }
 
@@ -86,7 +86,7 @@ class TensorCheck {
 
  private:
   void check_readable(const StoredTensor& tensor) const {
-    if (tensor.exponents || tensor.block_scales) return;
+    if (tensor.exponents || tensor.is_scaled()) return;
     switch (tensor.view.dtype) {
       case DType::kF64:
       case DType::kF32:
@@ -179,7 +179,8 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
   }
   for (const BlockSpec& block : spec.blocks) {
     for (const NormSpec& norm : block.norms)
-      check.expect_norm(norm, norm.width == spec.hidden_size        ? "hidden_size"
+      check.expect_norm(norm, norm.heads > 0                        ? "heads x head_dim"
+                              : norm.width == spec.hidden_size      ? "hidden_size"
                               : block.latent_attention() != nullptr ? "q_lora_rank or kv_lora_rank"
                               : norm.width == block.pages.head_dim  ? "head_dim"
                               : block.delta() != nullptr            ? "linear_value_head_dim"

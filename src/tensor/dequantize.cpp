@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/threads.h"
 #include "tensor/ggml_blocks.h"
+#include "tensor/ggml_grids.h"
 #include "tensor/mxfp4.h"
 #include "tensor/tensor_view.h"
 
@@ -76,10 +77,15 @@ void row_to_float32(DType dtype, Bytes from, std::span<float> into) {
     default:
       break;
   }
-  const BlockLayout& layout = *block_layout(dtype);
+  const DTypeRow& block = dtype_row(dtype);
+  const BlockLayout* const layout = block_layout(dtype);
   for (std::size_t i = 0; i < into.size();
-       i += static_cast<std::size_t>(layout.elements), from += dtype_row(dtype).block_bytes)
-    block_values(layout, read_block(layout, from), into.data() + i);
+       i += static_cast<std::size_t>(block.block_elements), from += block.block_bytes) {
+    if (layout != nullptr)
+      block_values(*layout, read_block(*layout, from), into.data() + i);
+    else if (!grid_block_values(dtype, from, into.data() + i))
+      fail(ErrorKind::kInternal, "values stored as {} are not read", block.name);
+  }
 }
 
 }  // namespace

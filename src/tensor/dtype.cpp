@@ -42,12 +42,24 @@ constexpr std::array kRows = {
     DTypeRow{DType::kQ5_K, "Q5_K", "", 13, 256, 176},
     DTypeRow{DType::kQ6_K, "Q6_K", "", 14, 256, 210},
     DTypeRow{DType::kMXFP4, "MXFP4", "", 39, 32, 17},
+    DTypeRow{DType::kIQ4_NL, "IQ4_NL", "", 20, 32, 18},
+    DTypeRow{DType::kIQ4_XS, "IQ4_XS", "", 23, 256, 136},
+    DTypeRow{DType::kIQ2_XXS, "IQ2_XXS", "", 16, 256, 66},
+    DTypeRow{DType::kIQ2_XS, "IQ2_XS", "", 17, 256, 74},
+    DTypeRow{DType::kIQ2_S, "IQ2_S", "", 22, 256, 82},
+    DTypeRow{DType::kIQ3_XXS, "IQ3_XXS", "", 18, 256, 98},
+    DTypeRow{DType::kIQ3_S, "IQ3_S", "", 21, 256, 110},
+    DTypeRow{DType::kIQ1_S, "IQ1_S", "", 19, 256, 50},
+    DTypeRow{DType::kIQ1_M, "IQ1_M", "", 29, 256, 56},
+    DTypeRow{DType::kTQ1_0, "TQ1_0", "", 34, 256, 54},
+    DTypeRow{DType::kTQ2_0, "TQ2_0", "", 35, 256, 66},
+    DTypeRow{DType::kNVFP4, "NVFP4", "", 40, 64, 36},
 };
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kRows.size(); ++i)
     if (static_cast<std::size_t>(kRows[i].dtype) != i) return false;
-  return kRows.size() == static_cast<std::size_t>(DType::kMXFP4) + 1;
+  return kRows.size() == static_cast<std::size_t>(DType::kNVFP4) + 1;
 }
 static_assert(in_order(), "rows stand in the order of the enumeration");
 

@@ -47,6 +47,18 @@ enum class DType : std::uint8_t {
   kQ5_K,
   kQ6_K,
   kMXFP4,
+  kIQ4_NL,
+  kIQ4_XS,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S,
+  kIQ1_S,
+  kIQ1_M,
+  kTQ1_0,
+  kTQ2_0,
+  kNVFP4,  // the last one
 };
 
 struct DTypeRow {

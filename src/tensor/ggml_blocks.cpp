@@ -77,6 +77,10 @@ void visit_layout(DType dtype, const Visit& visit) {
       return visit.template operator()<kQ5_K>();
     case DType::kQ6_K:
       return visit.template operator()<kQ6_K>();
+    case DType::kIQ4_NL:
+      return visit.template operator()<kIQ4_NL>();
+    case DType::kIQ4_XS:
+      return visit.template operator()<kIQ4_XS>();
     default:
       return;
   }
@@ -111,6 +115,10 @@ void read_scale_codes(ScaleCodes kind, Bytes p, BlockFields& fields) {
     case ScaleCodes::kSigned8:
       for (std::size_t j = 0; j < 16; ++j) s[j] = int{static_cast<std::int8_t>(p[j])};
       return;
+    case ScaleCodes::kSplit6:
+      for (std::size_t j = 0; j < 8; ++j)
+        s[j] = ((p[2 + j / 2] >> (j % 2 * 4) & 15) | (p[j / 4] >> (j % 4 * 2) & 3) << 4) - 32;
+      return;
   }
 }
 
@@ -140,6 +148,12 @@ void write_scale_codes(ScaleCodes kind, const BlockFields& fields, std::uint8_t*
       return;
     case ScaleCodes::kSigned8:
       for (std::size_t j = 0; j < 16; ++j) add(j, s[j] & 255);
+      return;
+    case ScaleCodes::kSplit6:
+      for (std::size_t j = 0; j < 8; ++j) {
+        add(2 + j / 2, ((s[j] + 32) & 15) << (j % 2 * 4));
+        add(j / 4, (s[j] + 32) >> 4 << (j % 4 * 2));
+      }
       return;
   }
 }
@@ -180,6 +194,8 @@ void block_values(const BlockLayout& layout, const BlockFields& fields, float* w
     float* const into = w + first;
     if (layout.has_minimum()) {
       for (int i = 0; i < layout.sub_block; ++i) into[i] = scale * static_cast<float>(q[i]) - minimum;
+    } else if (layout.values != nullptr) {
+      for (int i = 0; i < layout.sub_block; ++i) into[i] = scale * static_cast<float>((*layout.values)[q[i]]);
     } else {
       for (int i = 0; i < layout.sub_block; ++i) into[i] = scale * static_cast<float>(q[i] - layout.zero);
     }

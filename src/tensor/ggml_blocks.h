@@ -5,6 +5,7 @@
 // file gives the same bits here and there),
 //   w_i = (d * s_j) * (q_i - zero)                    Q4_0, Q5_0, Q8_0 (s = 1), Q3_K, Q6_K
 //   w_i = (d * s_j) * q_i - m * t_j                   Q4_1, Q5_1 (s = 1, t = -1), Q2_K, Q4_K, Q5_K
+//   w_i = (d * s_j) * v[q_i]                          IQ4_NL (s = 1), IQ4_XS: v is a table of 16 integers
 // Codes lie in bit planes: b bits of element i are in byte i / (run*8/b) * run + i % run of the plane, from
 // bit i / run % (8/b) * b on; a code of 3, 5 or 6 bits has its upper bits in a second plane.
 #pragma once
@@ -29,7 +30,14 @@ enum class ScaleCodes : std::uint8_t {
   // bits above the former
   kPairs6,
   kSigned8,  // byte j
+  // 8 of s_j + 32: 2 high bits at bit 2 j of two bytes, 4 low bits at bit 4 j of the four behind them
+  kSplit6,
 };
+
+// What the codes of IQ4_NL and IQ4_XS stand for, rising (ggml's kvalues_iq4nl).
+using ValueTable = std::array<std::int8_t, 16>;
+inline constexpr ValueTable kUnevenValues = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                             1,    13,   25,  38,  53,  69,  89,  113};
 
 struct BlockLayout {
   DType dtype;
@@ -39,8 +47,9 @@ struct BlockLayout {
   int scale_at;    // d
   int minimum_at;  // m, -1 where there is none
   ScaleCodes scale_codes;
-  int codes_at;               // of the scale codes
-  int scale_low, scale_high;  // range of s; t is in 0 ... scale_high
+  int codes_at;                        // of the scale codes
+  int scale_low, scale_high;           // range of s; t is in 0 ... scale_high
+  const ValueTable* values = nullptr;  // null: a code stands for q - zero
   constexpr int bits() const { return low.bits + high.bits; }
   constexpr int top() const { return (1 << bits()) - 1; }
   constexpr int sub_blocks() const { return elements / sub_block; }
@@ -69,6 +78,12 @@ inline constexpr BlockLayout kQ5_K = {
     DType::kQ5_K, 256,  32, {48, 4, 32}, {16, 1, 32},   0,   0,  2, ScaleCodes::kPairs6,       4,    0,  63};
 inline constexpr BlockLayout kQ6_K = {
     DType::kQ6_K, 256,  16, { 0, 4, 64}, {128,2, 32},  32, 208, -1, ScaleCodes::kSigned8,    192, -128, 127};
+inline constexpr BlockLayout kIQ4_NL = {
+    DType::kIQ4_NL, 32, 32, { 2, 4, 16}, {},            0,   0, -1, ScaleCodes::kNone,         0,    1,   1,
+    &kUnevenValues};
+inline constexpr BlockLayout kIQ4_XS = {
+    DType::kIQ4_XS, 256, 32, { 8, 4, 16}, {},           0,   0, -1, ScaleCodes::kSplit6,       2,  -32,  31,
+    &kUnevenValues};
 // clang-format on
 
 // A block in plain sight.
@@ -78,7 +93,7 @@ struct BlockFields {
   std::array<std::uint8_t, 256> q{};
 };
 
-const BlockLayout* block_layout(DType dtype);  // null for plain types
+const BlockLayout* block_layout(DType dtype);  // null for plain types and those without fields
 BlockFields read_block(const BlockLayout& layout, const std::uint8_t* bytes);
 void write_block(const BlockLayout& layout, const BlockFields& fields, std::uint8_t* bytes);
 void block_values(const BlockLayout& layout, const BlockFields& fields, float* w);

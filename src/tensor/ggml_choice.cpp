@@ -3,6 +3,9 @@
 //   blocks of 32, no importance   the largest number, or the extremes, set the scale; every number is rounded
 //                                 once
 //   blocks of 32, importance      weights imp * sqrt(mean square of the row + x^2), one search, its codes
+//   blocks of a table             weights; a search in each sub-block; the scales of IQ4_XS become integers
+//                                 around the unit that gives the largest -32; every number is rounded to a
+//                                 value, with the scales before they are rounded to F16
 //   K-blocks                      weights; a search in each sub-block; the scales found there become
 //                                 integers; every number is rounded once more with the scales as they are
 //                                 stored
@@ -16,6 +19,7 @@
 #include <span>
 
 #include "tensor/ggml_search.h"
+#include "tensor/ggml_table.h"
 
 namespace llmq {
 namespace {
@@ -248,6 +252,35 @@ BlockFields k_block(const BlockLayout& layout, const BlockInput& input) {
   return fields;
 }
 
+// ---- blocks of a table
+
+BlockFields table_block(const BlockLayout& layout, const BlockInput& input) {
+  const auto size = static_cast<std::size_t>(layout.elements), count = size / 32;
+  std::array<float, 256> weight;
+  const std::span<const float> x(input.x, size);
+  if (input.importance != nullptr) {
+    weigh(input.importance, sum_of_squares(x) * (2.f / static_cast<float>(size)), x, weight.data());
+  } else {
+    for (std::size_t i = 0; i < size; ++i) weight[i] = x[i] * x[i];
+  }
+  std::array<float, 8> scales{};
+  for (std::size_t j = 0; j < count; ++j) scales[j] = search_table(input.x + 32 * j, weight.data() + 32 * j);
+  BlockFields fields;
+  fields.s[0] = 1;
+  float d = scales[0];
+  if (layout.scale_codes != ScaleCodes::kNone) {
+    d = -of_largest_magnitude(scales) / 32;
+    for (std::size_t j = 0; j < count; ++j)
+      fields.s[j] = std::clamp(nearest_int(inverse(d) * scales[j]), layout.scale_low, layout.scale_high);
+  }
+  fields.d = to_float16(d);
+  for (std::size_t j = 0; j < count; ++j) {
+    const float id = inverse(d * static_cast<float>(fields.s[j]));
+    for (std::size_t i = 32 * j; i < 32 * (j + 1); ++i) fields.q[i] = table_code(id * x[i]);
+  }
+  return fields;
+}
+
 }  // namespace
 
 void choose_as_ggml(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields) {
@@ -258,7 +291,9 @@ void choose_as_ggml(const BlockLayout& layout, const BlockInput& first, int coun
     const int before = k * layout.elements;
     const float* const x = first.x + before;
     const BlockInput input{x, importance ? first.importance + before : nullptr, first.mean_square};
-    if (layout.elements == 256) {
+    if (layout.values != nullptr) {
+      fields[k] = table_block(layout, input);
+    } else if (layout.elements == 256) {
       fields[k] = k_block(layout, input);
     } else if (importance) {
       fields[k] = by_symmetric_search(layout, input);

@@ -3,6 +3,13 @@
 #include "tensor/ggml_blocks.h"
 
 namespace llmq {
+namespace {
+
+// Values of a table are integers of 8 bits, and are codes around the middle of these.
+constexpr int kTableBits = 8;
+constexpr int kTableZero = 128;
+
+}  // namespace
 
 bool has_codes(DType dtype) { return block_layout(dtype) != nullptr; }
 
@@ -10,7 +17,7 @@ QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns) {
   const BlockLayout& layout = *block_layout(dtype);
   QuantizedMatrix matrix;
   matrix.in_features = columns;
-  matrix.scheme.bits = layout.bits();
+  matrix.scheme.bits = layout.values != nullptr ? kTableBits : layout.bits();
   matrix.scheme.granularity = Granularity::kGroup;
   matrix.scheme.group_size = layout.sub_block;
   matrix.scheme.symmetric = !layout.has_minimum();  // layout.zero is the middle in all the others
@@ -38,11 +45,14 @@ void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
   for (std::int64_t k = 0; k < matrix.in_features;
        k += layout.elements, block += dtype_row(dtype).block_bytes) {
     const BlockFields fields = read_block(layout, block);
-    matrix.codes.insert(matrix.codes.end(), fields.q.begin(), fields.q.begin() + layout.elements);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(layout.elements); ++i)
+      matrix.codes.push_back(layout.values == nullptr
+                                 ? fields.q[i]
+                                 : static_cast<std::uint8_t>((*layout.values)[fields.q[i]] + kTableZero));
     if (matrix.factors.together > 0) append_factors(layout, fields, matrix.factors);
     for (std::size_t j = 0; j < static_cast<std::size_t>(layout.sub_blocks()); ++j) {
       matrix.scales.push_back(to_float(fields.d) * static_cast<float>(fields.s[j]));
-      matrix.zeros.push_back(static_cast<std::uint8_t>(layout.zero));
+      matrix.zeros.push_back(static_cast<std::uint8_t>(layout.values != nullptr ? kTableZero : layout.zero));
       if (layout.has_minimum()) matrix.minima.push_back(to_float(fields.m) * static_cast<float>(fields.t[j]));
     }
   }

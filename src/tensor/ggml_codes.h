@@ -1,12 +1,13 @@
 // ggml's block types (tensor/ggml_blocks.h) as codes: around one zero (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K), or
-// above a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K). Their values by dequantize() are those of to_float32(), bit
-// for bit: a scale d * s_j and a minimum m * t_j are one FP32 product each in both.
+// above a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K); those of a table (IQ4_NL, IQ4_XS) as the table's integers,
+// which take 8 bits each. Their values by dequantize() are those of to_float32(), bit for bit: a scale d *
+// s_j and a minimum m * t_j are one FP32 product each in both.
 #pragma once
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
 
-// False for plain types.
+// False for plain types and for those of grids (tensor/ggml_grids.h).
 bool has_codes(DType dtype);
 // A matrix of `columns` columns without rows, for codes of `dtype`, which has them.
 QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns);

@@ -36,7 +36,8 @@ void mxfp4_row(std::span<const float> row, std::int64_t number, std::byte* bytes
 // The largest magnitude that any scales can give. Below, no sum of the searches overflows.
 float largest_value(const BlockLayout& layout) {
   return 65504.f * static_cast<float>(std::max(-layout.scale_low, layout.scale_high)) *
-         static_cast<float>(std::max(layout.zero, layout.top() - layout.zero));
+         static_cast<float>(layout.values != nullptr ? -layout.values->front()
+                                                     : std::max(layout.zero, layout.top() - layout.zero));
 }
 
 void check_importance(std::span<const float> importance) {

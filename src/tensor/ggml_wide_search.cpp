@@ -2,15 +2,15 @@
 //
 //   1. in each sub-block, the scale (and minimum) that fits it best alone: a grid of candidates, each with
 //      the least-squares line through its codes; the best one is rounded and fitted again
-//   2. K types: d (and m) and the integers of all sub-blocks together. From the integers nearest to step 1's
-//      scales, and from ggml's, in turn: each sub-block takes the best of the integers beside its own, judged
-//      by the error with the codes that they give; d and m follow by least squares over the block, rounded to
-//      F16; until that stays
+//   2. blocks of 256: d (and m) and the integers of all sub-blocks together. From the integers nearest to
+//      step 1's scales, and from ggml's, in turn: each sub-block takes the best of the integers beside its
+//      own, judged by the error with the codes that they give; d and m follow by least squares over the
+//      block, rounded to F16; until that stays
 //   3. what would be stored is compared with ggml's block: the better one is kept
 //
 // Four sub-blocks stand side by side in vector lanes; only step 2's sums over a block, in double precision,
 // cross them. Cost per number: about 3 vector operations for each of 64 to 80 candidates; K types 3 more for
-// each of up to 90 steps.
+// each of up to 90 steps. With a table (ggml_table.h) an operation of those three is 45.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,6 +18,7 @@
 
 #include "tensor/ggml_choice.h"
 #include "tensor/ggml_lanes.h"
+#include "tensor/ggml_table.h"
 
 namespace llmq {
 namespace {
@@ -28,16 +29,31 @@ struct Line {
 };
 
 // What codes may be, as integers around 0, and whether a line may leave 0.
-struct CodeRange {
+struct IntegerCodes {
   Lanes low, high;
   bool offset, offset_below_zero;
 
-  explicit CodeRange(const BlockLayout& layout)
+  explicit IntegerCodes(const BlockLayout& layout)
       : low(all_lanes(static_cast<float>(
             layout.dtype == DType::kQ8_0 ? -127 : -layout.zero))),  // as ggml, without -128
         high(all_lanes(static_cast<float>(layout.top() - layout.zero))),
         offset(layout.has_minimum()),
         offset_below_zero(layout.elements == 256) {}
+
+  Lanes nearest(Lanes scaled) const { return rounded(scaled, low, high); }
+  static std::uint8_t code(float nearest, int zero) {
+    return static_cast<std::uint8_t>(nearest + static_cast<float>(zero));
+  }
+};
+
+// The values of a table in the place of integers.
+struct TableCodes {
+  Lanes low = all_lanes(kUnevenValues.front()), high = all_lanes(kUnevenValues.back());
+  static constexpr bool offset = false, offset_below_zero = false;
+
+  explicit TableCodes(const BlockLayout&) {}
+  static Lanes nearest(Lanes scaled) { return table_values(scaled); }
+  static std::uint8_t code(float nearest, int) { return table_code(nearest); }
 };
 
 // sums of w l, w l^2 and w x l over a sub-block
@@ -66,6 +82,7 @@ constexpr int kFitsAgain = 3, kRounds = 5;
 constexpr float kHeadroom = 1.05f;
 
 // Four sub-blocks and their weights.
+template <class Codes>
 class SubBlocks {
  public:
   SubBlocks(const BlockLayout& layout, const float* x, const float* weight)
@@ -112,7 +129,7 @@ class SubBlocks {
   }
 
   Lanes code(std::size_t i, const Line& line, Lanes inverse) const {
-    return rounded((runs_.x[i] - line.offset) * inverse, range_.low, range_.high);
+    return range_.nearest((runs_.x[i] - line.offset) * inverse);
   }
 
   // With the codes that the line itself gives.
@@ -141,9 +158,8 @@ class SubBlocks {
   void write_codes(const Line& line, int zero, std::uint8_t* q) const {
     const Lanes inverse = guarded_inverse(line.scale);
     for (std::size_t i = 0; i < runs_.size; ++i) {
-      const Lanes l = code(i, line, inverse) + static_cast<float>(zero);
-      for (std::size_t lane = 0; lane < kLanes; ++lane)
-        q[lane * runs_.size + i] = static_cast<std::uint8_t>(l[lane]);
+      const Lanes l = code(i, line, inverse);
+      for (std::size_t lane = 0; lane < kLanes; ++lane) q[lane * runs_.size + i] = Codes::code(l[lane], zero);
     }
   }
 
@@ -164,7 +180,7 @@ class SubBlocks {
   }
 
   RunLanes runs_;
-  CodeRange range_;
+  Codes range_;
   Lanes sum_w_ = {}, sum_x_ = {};
 };
 
@@ -188,6 +204,7 @@ struct Units {
   std::array<Lanes, 4> s{}, t{};
 };
 
+template <class Codes>
 class SuperBlock {
  public:
   SuperBlock(const BlockLayout& layout, const BlockInput& input)
@@ -314,11 +331,12 @@ class SuperBlock {
 
   const BlockLayout& layout_;
   std::size_t groups_;
-  std::array<std::optional<SubBlocks>, 4> sub_blocks_;
+  std::array<std::optional<SubBlocks<Codes>>, 4> sub_blocks_;
 };
 
+template <class Codes>
 void improve_k_block(const BlockLayout& layout, const BlockInput& input, BlockFields& fields) {
-  const SuperBlock block(layout, input);
+  const SuperBlock<Codes> block(layout, input);
   const BlockFields found[] = {block.to_fields(block.settled(block.from_lines())),
                                block.to_fields(block.settled(block.from_fields(fields)))};
   double least = stored_error(layout, fields, input);
@@ -333,13 +351,14 @@ void improve_k_block(const BlockLayout& layout, const BlockInput& input, BlockFi
 
 // ---- blocks of 32: one line each
 
+template <class Codes>
 void improve_plain_blocks(const BlockLayout& layout, const BlockInput& first, int count,
                           BlockFields* fields) {
   std::array<float, std::size_t{32} * kLanes> x{}, weight{};
   const std::size_t size = 32 * static_cast<std::size_t>(count);
   std::copy_n(first.x, size, x.begin());
   std::copy_n(first.importance, size, weight.begin());
-  const SubBlocks blocks(layout, x.data(), weight.data());
+  const SubBlocks<Codes> blocks(layout, x.data(), weight.data());
   Line line = blocks.fit();
   std::array<BlockFields, kLanes> found;
   for (std::size_t k = 0; k < kLanes; ++k) {
@@ -361,14 +380,21 @@ void improve_plain_blocks(const BlockLayout& layout, const BlockInput& first, in
   }
 }
 
+template <class Codes>
+void improve_with(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields) {
+  if (layout.elements == 32) return improve_plain_blocks<Codes>(layout, first, count, fields);
+  for (int k = 0; k < count; ++k) {
+    const int before = 256 * k;
+    improve_k_block<Codes>(layout, {first.x + before, first.importance + before, first.mean_square},
+                           fields[k]);
+  }
+}
+
 }  // namespace
 
 void improve_blocks(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields) {
-  if (layout.elements == 32) return improve_plain_blocks(layout, first, count, fields);
-  for (int k = 0; k < count; ++k) {
-    const int before = 256 * k;
-    improve_k_block(layout, {first.x + before, first.importance + before, first.mean_square}, fields[k]);
-  }
+  if (layout.values != nullptr) return improve_with<TableCodes>(layout, first, count, fields);
+  improve_with<IntegerCodes>(layout, first, count, fields);
 }
 
 }  // namespace llmq

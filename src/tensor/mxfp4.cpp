@@ -22,6 +22,11 @@ std::uint8_t e2m1_code(float scaled) {
   return static_cast<std::uint8_t>(code != 0 && scaled < 0 ? code + 8 : code);
 }
 
+std::uint8_t signed_e2m1_code(float scaled) {
+  const std::uint8_t code = e2m1_code(scaled);
+  return code == 0 && scaled < 0 ? kE2M1MinusZero : code;
+}
+
 void ggml_mxfp4_order(const std::uint8_t* pairs, std::uint8_t* into) {
   const auto code = [&](std::size_t k) { return pairs[k / 2] >> (k % 2 * 4) & 15; };
   for (std::size_t j = 0; j < 16; ++j) into[j] = static_cast<std::uint8_t>(code(j) | code(j + 16) << 4);

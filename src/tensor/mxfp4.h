@@ -23,6 +23,9 @@ float mxfp4_scale(std::uint8_t byte);
 std::uint8_t mxfp4_byte(float scale);
 // The code nearest to a number that is divided by its block's scale: ties go to the even code, no code is -0.
 std::uint8_t e2m1_code(float scaled);
+// The same with the sign of what became 0, as compressed-tensors stores it: -0.2 is -0.
+std::uint8_t signed_e2m1_code(float scaled);
+inline constexpr std::uint8_t kE2M1MinusZero = 8;
 
 // A block's 32 codes, as bytes of 16 pairs of neighbours, as a GGUF has them; `into`: 16 bytes.
 void ggml_mxfp4_order(const std::uint8_t* pairs, std::uint8_t* into);

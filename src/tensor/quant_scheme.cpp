@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "tensor/mxfp4.h"
 
 namespace llmq {
 namespace {
@@ -17,7 +16,7 @@ constexpr std::int64_t kMaxGroup = 1 << 20;
                                       {},
                                       "write w<bits>a16 or w<bits>a8, then _g<N>, _channel or _tensor, then "
                                       "_sym or _asym, as in w4a16_g128_asym, "
-                                      "or fp8, fp8_static, fp8_block, mxfp4"});
+                                      "or fp8, fp8_static, fp8_block, nvfp4a16, mxfp4, mxfp8a16"});
 }
 
 // The decimal number at the front of `rest`, which loses it; nothing when there is none, or one with a
@@ -48,11 +47,12 @@ SchemeRequest float8(Granularity granularity) {
   return request;
 }
 
-SchemeRequest mxfp4() {
+SchemeRequest float_groups(WeightType type, int group) {
   SchemeRequest request;
-  request.weight_type = WeightType::kFloat4;
+  request.bits = type == WeightType::kFloat8 ? 8 : 4;
+  request.weight_type = type;
   request.granularity = Granularity::kGroup;
-  request.group_size = static_cast<int>(kMxfp4Block);
+  request.group_size = group;
   request.symmetric = true;
   return request;
 }
@@ -60,9 +60,10 @@ SchemeRequest mxfp4() {
 }  // namespace
 
 std::string QuantScheme::text() const {
-  if (weight_type == WeightType::kFloat4) return "mxfp4";
+  if (weight_type == WeightType::kFloat4) return scale_form() == ScaleForm::kTwoLevel ? "nvfp4a16" : "mxfp4";
   if (weight_type == WeightType::kFloat8)
-    return granularity == Granularity::kBlock    ? "fp8_block"
+    return granularity == Granularity::kGroup    ? "mxfp8a16"
+           : granularity == Granularity::kBlock  ? "fp8_block"
            : granularity == Granularity::kTensor ? "fp8_static"
                                                  : "fp8";
   std::string out = fmt::format("w{}a{}", bits, activation_bits);
@@ -88,7 +89,9 @@ SchemeRequest parse_scheme(std::string_view text) {
   if (text == "fp8") return float8(Granularity::kChannel);
   if (text == "fp8_static") return float8(Granularity::kTensor);
   if (text == "fp8_block") return float8(Granularity::kBlock);
-  if (text == "mxfp4") return mxfp4();
+  if (text == "nvfp4a16") return float_groups(WeightType::kFloat4, kNvfp4Group);
+  if (text == "mxfp4" || text == "mxfp4a16") return float_groups(WeightType::kFloat4, kMxGroup);
+  if (text == "mxfp8a16") return float_groups(WeightType::kFloat8, kMxGroup);
   SchemeRequest request;
   std::string_view rest = text;
   if (!take(rest, "w")) refuse(text, "does not begin with w<bits>");

@@ -3,7 +3,8 @@
 //   kInteger: value(n, k) = (code(n, k) - zero(n, g)) * scale(n, g),  g = k / group_size
 //       (kernels/common/code_value.h)
 //   kFloat8:  value(n, k) = e4m3(code(n, k)) * scale(n, g)
-//   kFloat4:  value(n, k) = e2m1(code(n, k)) * scale(n, g), the scale a power of two (tensor/mxfp4.h)
+//   kFloat4:  value(n, k) = e2m1(code(n, k)) * scale(n, g)
+// Scales of floats in groups have a form of their own (ScaleForm, tensor/block_scales.h).
 //
 // Activations of 8 bits are rounded before the product, per token with a scale found at run time, or per
 // tensor with a scale found by calibration: integers symmetric in -128 .. 127, or E4M3, with scale =
@@ -11,7 +12,8 @@
 //
 // Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym][_static], e.g. w4a16_g128_asym,
 // w8a8_channel_sym; fp8 (channel scales, activations per token), fp8_static (tensor scales), fp8_block (128 x
-// 128 blocks, activations in groups of 128); mxfp4 (4 bits in groups of 32, activations of 16 bits).
+// 128 blocks, activations in groups of 128). With activations of 16 bits: nvfp4a16 (E2M1 in groups of 16),
+// mxfp4 and mxfp8a16 (E2M1 and E4M3 in groups of 32).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -24,9 +26,14 @@ namespace llmq {
 
 enum class Granularity : std::uint8_t { kGroup, kChannel, kTensor, kBlock };
 enum class WeightType : std::uint8_t { kInteger, kFloat8, kFloat4 };
+// What a scale is stored as: a number of scale_dtype; a power of two by its exponent; E4M3 over one number of
+// the whole weight.
+enum class ScaleForm : std::uint8_t { kNumber, kExponent, kTwoLevel };
 // Where the scale of 8-bit activations comes from.
 enum class ActivationScale : std::uint8_t { kNone, kToken, kTensor, kTokenGroup };
 inline constexpr int kFloat8Block = 128;  // rows and columns of a block, columns of a token group
+inline constexpr int kNvfp4Group = 16,
+                     kMxGroup = 32;  // columns that share a scale of two levels, an exponent
 
 struct QuantScheme {
   int bits = 4;                                   // of a weight code: 2..8
@@ -34,9 +41,10 @@ struct QuantScheme {
   WeightType weight_type = WeightType::kInteger;  // of 8-bit activations too
   ActivationScale activation_scale = ActivationScale::kNone;
   Granularity granularity = Granularity::kGroup;
-  int group_size = 128;              // kGroup only
-  bool symmetric = false;            // zero is 2^(bits-1) everywhere
-  DType scale_dtype = DType::kBF16;  // as stored: kF16, kBF16 or kF32
+  int group_size = 128;    // kGroup only
+  bool symmetric = false;  // zero is 2^(bits-1) everywhere
+  // Of scales that are numbers, as stored: kF16, kBF16 or kF32. Beside others what the weights were.
+  DType scale_dtype = DType::kBF16;
 
   int code_count() const { return 1 << bits; }
   int middle() const { return 1 << (bits - 1); }           // the zero of a symmetric scheme
@@ -44,6 +52,10 @@ struct QuantScheme {
     return granularity == Granularity::kGroup   ? group_size
            : granularity == Granularity::kBlock ? kFloat8Block
                                                 : in_features;
+  }
+  ScaleForm scale_form() const {
+    if (weight_type == WeightType::kInteger || granularity != Granularity::kGroup) return ScaleForm::kNumber;
+    return group_size == kNvfp4Group ? ScaleForm::kTwoLevel : ScaleForm::kExponent;
   }
   std::string text() const;
   bool operator==(const QuantScheme&) const = default;

@@ -121,6 +121,7 @@ QuantizedMatrix row_slice(const QuantizedMatrix& matrix, std::int64_t first, std
   part.column_group = matrix.column_group;
   part.kept_columns = matrix.kept_columns;
   part.kept_weights = rows_of(matrix.kept_weights, static_cast<std::int64_t>(matrix.kept_columns.size()));
+  part.global_scale = matrix.global_scale;
   part.input_scale = matrix.input_scale;
   return part;
 }

@@ -1,9 +1,10 @@
 // A quantized weight before packing: codes, scales, zeros and what the method says it lost.
 //
 // value(n, k) = (code - zero) * scale in FP32, with the scale exactly as stored: scales here are FP32 numbers
-// that scheme.scale_dtype represents exactly (stored_scale() rounds), so dequantize() equals what any loader
-// computes. Writers pack it, readers unpack into it. ggml's blocks with a minimum are code * scale - minimum,
-// rounded twice in FP32; only codes that were read from them have minima.
+// that scheme.scale_dtype represents exactly (stored_scale() rounds), or for a scheme of another ScaleForm
+// what its stored parts come to (tensor/block_scales.h), so dequantize() equals what any loader computes.
+// Writers pack it, readers unpack into it. ggml's blocks with a minimum are code * scale - minimum, rounded
+// twice in FP32; only codes that were read from them have minima.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -49,6 +50,7 @@ struct QuantizedMatrix {
   // place for them.
   std::vector<std::int32_t> kept_columns;
   std::vector<float> kept_weights;
+  float global_scale = 0;  // ScaleForm::kTwoLevel: what the E4M3 numbers are divided by
   // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale().
   float input_scale = 0;
   RoundingNotes notes;

@@ -76,6 +76,19 @@ const std::string_view kDeepseek3Rest =
     R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)re"
     R"re( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 
+// GPT-4o's and Llama 4's: words end where capitals begin again, and take an apostrophe's ending along.
+const std::string_view kGpt4o =
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)re"
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+
+// Mistral's since Nemo: words end where capitals begin again, and numbers are digits.
+const std::string_view kTekken =
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)re"
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)re"
+    R"re(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+
 struct PreTokenizerParts {
   Json pre_tokenizer, normalizer;
   bool ignore_merges = false, adds_bos = false;
@@ -86,21 +99,29 @@ PreTokenizerParts pre_tokenizer_named(std::string_view name, const std::string& 
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (is({"gpt-2", "gpt2"})) return {byte_level(true), {}};
-  if (is({"smollm"}))
+  if (is({"smollm", "starcoder", "refact", "command-r"}))
     return {sequence("pretokenizers",
                      {Json::object({{"type", "Digits"}, {"individual_digits", true}}), byte_level(true)}),
-            {}};
+            is({"command-r"}) ? Json::object({{"type", "NFC"}}) : Json()};
+  if (is({"tekken"}))
+    return {sequence("pretokenizers", {split_step(kTekken), byte_level(false)}), {}, true, true};
   if (is({"llama-bpe", "llama3", "llama-v3"}))
     return {sequence("pretokenizers", {split_step(kLlama3Pattern), byte_level(false)}), {}, true, true};
   if (is({"qwen2"}))
     return {sequence("pretokenizers", {split_step(kQwen2Pattern), byte_level(false)}),
             Json::object({{"type", "NFC"}})};
-  if (is({"glm4", "chatglm-bpe"}))  // of GLM-4.5 too
+  if (is({"glm4", "chatglm-bpe", "dbrx"}))  // of GLM-4.5 and of OLMo 2 and 3, too
     return {sequence("pretokenizers", {split_step(kLlama3Pattern), byte_level(false)}), {}};
   if (is({"deepseek-v3"}))
     return {sequence("pretokenizers", {split_step(R"(\p{N}{1,3})"), split_step("[一-龥぀-ゟ゠-ヿ]+"),
                                        split_step(kDeepseek3Rest), byte_level(false)}),
             {}};
+  if (is({"falcon"}))
+    return {sequence("pretokenizers", {split_step(R"([\p{P}\$\+<=>\^~\|`]+)"), split_step(kGpt2Pattern),
+                                       split_step("[0-9][0-9][0-9]"), byte_level(false)}),
+            {}};
+  if (is({"gpt-4o", "llama4"}))
+    return {sequence("pretokenizers", {split_step(kGpt4o), byte_level(false)}), {}};
   if (is({"default", ""}))  // llama.cpp's, for files that name none
     return {sequence("pretokenizers",
                      {split_step(R"([\p{P}\$\+<=>\^~\|]+)"), split_step(kGpt2Pattern),
@@ -297,7 +318,7 @@ GgufTokenizer gguf_tokenizer(const GgufHeader& header) {
   GgufTokenizer made;
   if (model == "gpt2")
     made.tokenizer = byte_level_tokenizer(header, vocabulary);
-  else if (model == "llama")
+  else if (model == "llama" || model == "gemma4")  // whose merges are there
     made.tokenizer = sentencepiece_tokenizer(header, vocabulary);
   else
     fail(ErrorKind::kUnsupported,

@@ -67,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     read_values(header);
     read_tensors(header, bytes);
     expect_named([&] { llmq::gguf_companion_texts(header); });
-    const llmq::GgufReading model = llmq::read_gguf_model(header, bytes);
+    const llmq::GgufReading model = llmq::read_gguf_model(header);
     for (const llmq::NamedGgufTensor& tensor : model.tensors)
       if (tensor.index >= header.tensors.size() || tensor.name.empty()) std::abort();
   });

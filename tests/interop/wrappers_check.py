@@ -151,6 +151,8 @@ def check_wrapper(program, name, work):
         check_copied(f"{name}, {form}", source, output)
         check_names(name, form, output)
         llmq(program, "eval-ppl", output, "--max-windows", 1)
+    if name.startswith(("gemma4", "llama4", "mistral3")):  # of which the decoder is written (gguf_check.py, tests/unit/export)
+        return
     refused = subprocess.run([program, "quantize", "--method", "rtn", "--model", source, "--output", f"{source}.gguf", "--set", "format=gguf"],
                              capture_output=True, text=True)
     expect(refused.returncode == 2 and f"a {json.load(open(source + '/config.json'))['model_type']} is not written as GGUF" in refused.stderr,

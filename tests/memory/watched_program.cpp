@@ -16,8 +16,8 @@
 namespace llmq::testing {
 namespace {
 
-// A look walks the program's page tables under a lock that its own allocations wait for, 20 ms of 4 GB: it may
-// take a tenth of the program's time.
+// A look walks the program's page tables under a lock that its own allocations wait for, 20 ms of 4 GB: it
+// may take a tenth of the program's time.
 constexpr std::chrono::milliseconds kPause{3};
 constexpr int kPausesOfALook = 9;
 

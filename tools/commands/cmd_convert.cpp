@@ -20,7 +20,7 @@ void add_convert(CLI::App& app, Session& session) {
       ->type_name("");
   command
       ->add_option("--to", options->request.to,
-                   "safetensors (dense), gguf, compressed-tensors, awq, gptq or gptq_v2")
+                   "safetensors (dense), gguf, bitsandbytes (NF4), compressed-tensors, awq, gptq or gptq_v2")
       ->type_name("FORMAT")
       ->capture_default_str();
   command
@@ -28,6 +28,11 @@ void add_convert(CLI::App& app, Session& session) {
                    "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized. To gguf: " +
                        gguf_file_type_names())
       ->type_name("TYPE");
+  command
+      ->add_option("--split-max-size", options->split_max_size,
+                   "To gguf: several files, NAME-00001-of-00003.gguf and so on, each with this many bytes of "
+                   "tensors at most, e.g. 2GB")
+      ->type_name("SIZE");
   run_as_conversion(*command, options, session);
 }
 

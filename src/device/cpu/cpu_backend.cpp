@@ -114,7 +114,8 @@ class CpuBackend final : public Backend {
     require_on(device(), "layer_norm", {&y, &x, &gain, &bias});
     const auto kernel = kernels_.layer_norm[static_cast<int>(format_of(y.dtype))];
     by_rows(x.rows(), x.cols(), [&](std::int64_t r) {
-      kernel(at(y, r), x.row<const float>(r), gain.as<const float>(), bias.as<const float>(), eps, x.cols());
+      kernel(at(y, r), x.row<const float>(r), gain.row<const float>(r % gain.rows()), bias.as<const float>(),
+             eps, x.cols());
     });
   }
 

@@ -83,7 +83,7 @@ class CudaBackend final : public Backend {
     return code_weight(work_.device(), matrix, compute);
   }
   bool keeps_codes(const QuantizedMatrix& matrix, Compute) const override {
-    return matrix.kept_columns.empty();
+    return matrix.kept_columns.empty() && matrix.scheme.scale_form() == ScaleForm::kNumber;
   }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
@@ -111,9 +111,10 @@ class CudaBackend final : public Backend {
   void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain, const TensorView& bias,
                   float eps) override {
     require_on(device(), "layer_norm", {&y, &x, &gain, &bias});
-    work_.start(
-        "layer_norm", work_.kernels().layer_norm,
-        {x.rows(), x.cols(), rows_of(y), rows_of(x), gain.as<const float>(), bias.as<const float>(), eps}, x);
+    work_.start("layer_norm", work_.kernels().layer_norm,
+                {x.rows(), x.cols(), rows_of(y), rows_of(x), gain.as<const float>(), bias.as<const float>(),
+                 eps, gain.rows()},
+                x);
   }
 
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,

@@ -123,8 +123,7 @@ class ReferenceBackend final : public Backend {
       const double root = std::sqrt(squares / width + static_cast<double>(eps));
       for (std::int64_t h = 0; h < x.cols(); ++h) {
         const double shift = bias.pointer == nullptr ? 0.0 : static_cast<double>(bias.as<const float>()[h]);
-        write(y, row, h,
-              (read(x, row, h) - mean) / root * static_cast<double>(gain.as<const float>()[h]) + shift);
+        write(y, row, h, (read(x, row, h) - mean) / root * read(gain, row % gain.rows(), h) + shift);
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "export/formats/compressed_floats.h"
 
 namespace llmq {
 namespace {
@@ -41,16 +42,21 @@ std::vector<std::byte> signed_bytes(std::span<const std::uint8_t> values, int mi
 }  // namespace
 
 std::string_view compressed_format(const QuantScheme& scheme) {
+  if (scheme.weight_type == WeightType::kFloat4)
+    return scheme.scale_form() == ScaleForm::kTwoLevel ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized";
+  if (scheme.scale_form() == ScaleForm::kExponent) return "mxfp8-quantized";
   if (is_float8(scheme)) return "float-quantized";
   return scheme.activation_bits == 8 ? "int-quantized" : "pack-quantized";
 }
 
 std::vector<TensorDeclaration> declare_codes(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
-  std::vector<TensorDeclaration> tensors = {{m.module + ".weight",
-                                             is_float8(scheme) ? DType::kF8E4M3 : DType::kI8,
-                                             {m.out_features, m.in_features}},
-                                            {m.module + ".weight_scale", scheme.scale_dtype, scale_shape(m)}};
+  std::vector<TensorDeclaration> tensors = {
+      {m.module + ".weight",
+       is_float8(scheme) ? DType::kF8E4M3 : DType::kI8,
+       {m.out_features, m.in_features}},
+      {m.module + ".weight_scale",
+       scheme.scale_form() == ScaleForm::kExponent ? DType::kU8 : scheme.scale_dtype, scale_shape(m)}};
   if (!scheme.symmetric) tensors.push_back({m.module + ".weight_zero_point", DType::kI8, scale_shape(m)});
   if (scheme.activation_scale == ActivationScale::kTensor)
     tensors.push_back({m.module + ".input_scale", scheme.scale_dtype, {1}});
@@ -62,7 +68,9 @@ std::vector<PackedTensor> pack_codes(const PlannedModule& m, const QuantizedMatr
   std::vector<PackedTensor> tensors;
   for (TensorDeclaration& declaration : declare_codes(m)) tensors.push_back({declaration, {}});
   tensors[0].bytes = signed_bytes(matrix.codes, is_float8(scheme) ? 0 : scheme.middle());
-  tensors[1].bytes = scale_bytes(stored_scales(matrix), scheme.scale_dtype);
+  tensors[1].bytes = scheme.scale_form() == ScaleForm::kExponent
+                         ? group_scale_bytes(matrix)
+                         : scale_bytes(stored_scales(matrix), scheme.scale_dtype);
   if (!scheme.symmetric) tensors[2].bytes = signed_bytes(matrix.zeros, scheme.middle());
   if (scheme.activation_scale == ActivationScale::kTensor)
     tensors.back().bytes = scale_bytes(std::array{matrix.input_scale}, scheme.scale_dtype);
@@ -71,12 +79,11 @@ std::vector<PackedTensor> pack_codes(const PlannedModule& m, const QuantizedMatr
 
 std::optional<std::string> codes_refusal(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
+  if (scheme.scale_form() != ScaleForm::kNumber) return float_groups_refusal(m);
   if (scheme.activation_bits != 8) return "float8 weights are written beside float8 inputs only";
   if (m.column_groups) return "columns in another order are not written beside quantized inputs";
   if (!is_float8(scheme) && scheme.granularity == Granularity::kBlock)
     return "integer weights in blocks cannot be written; per group or per channel can";
-  if (is_float8(scheme) && scheme.granularity == Granularity::kGroup)
-    return "float8 weights in groups cannot be written; fp8 and fp8_block can";
   if (!scheme.symmetric && scheme.granularity == Granularity::kTensor)
     return "one zero for a whole tensor cannot be written; per group or per channel can";
   if (scheme.activation_scale == ActivationScale::kTokenGroup && m.in_features % kFloat8Block != 0)
@@ -94,7 +101,7 @@ Json input_config(const QuantScheme& scheme) {
   if (grouped) arguments.group_size = kFloat8Block;
   arguments.observer = dynamic ? Json() : Json("minmax");
   arguments.strategy = grouped ? "group" : dynamic ? "token" : "tensor";
-  arguments.float8 = is_float8(scheme);
+  arguments.is_float = is_float8(scheme);
   return arguments.to_json();
 }
 
@@ -106,10 +113,10 @@ Json QuantizationArguments::to_json() const {
                        {"num_bits", bits},
                        {"observer", observer},
                        {"observer_kwargs", Json::object()},
-                       {"scale_dtype", nullptr},
+                       {"scale_dtype", scale_dtype},
                        {"strategy", strategy},
                        {"symmetric", symmetric},
-                       {"type", float8 ? "float" : "int"},
+                       {"type", is_float ? "float" : "int"},
                        {"zp_dtype", symmetric ? Json() : Json("torch.int8")}});
 }
 

@@ -1,7 +1,9 @@
-// compressed-tensors' "int-quantized" and "float-quantized": weights beside 8-bit inputs, a byte a code.
+// compressed-tensors' "int-quantized" and "float-quantized": weights beside 8-bit inputs, a byte a code; and
+// "mxfp8-quantized", whose inputs stay as they are here.
 //
 //   <module>.weight             I8 [out, in] = code - 2^(b-1), or F8_E4M3 [out, in]
-//   <module>.weight_scale       [out, groups]; [1] per tensor; [ceil(out/128), ceil(in/128)] in blocks
+//   <module>.weight_scale       [out, groups]; [1] per tensor; [ceil(out/128), ceil(in/128)] in blocks;
+//                               U8 [out, in/32] of mxfp8-quantized: exponents
 //   <module>.weight_zero_point  I8 [out, groups], asymmetric only: zero - 2^(b-1)
 //   <module>.input_scale        [1], static inputs only, in the scales' type
 //
@@ -17,7 +19,8 @@
 
 namespace llmq {
 
-// "int-quantized", "float-quantized", or "pack-quantized" for weights alone, which is stored another way.
+// "int-quantized", "float-quantized", "mxfp8-quantized"; or "pack-quantized" for integers alone and
+// "nvfp4-pack-quantized" and "mxfp4-pack-quantized", which are stored another way.
 std::string_view compressed_format(const QuantScheme& scheme);
 
 std::vector<TensorDeclaration> declare_codes(const PlannedModule& module);
@@ -31,7 +34,8 @@ struct QuantizationArguments {
   int bits = 8;
   Json observer = "memoryless_minmax";
   const char* strategy = "tensor";
-  bool symmetric = true, float8 = false;
+  bool symmetric = true, is_float = false;
+  Json scale_dtype;  // null: as the stored scales say
 
   Json to_json() const;
 };

@@ -1,6 +1,6 @@
 // compressed-tensors "pack-quantized": W2..W8 A16, per group or per channel, symmetric or not; and the config
-// of every format of the family, a byte a code (export/formats/compressed_codes.h) where inputs are quantized
-// too.
+// of every format of the family: a byte a code (export/formats/compressed_codes.h) where inputs are quantized
+// too, floats in groups (export/formats/compressed_floats.h).
 //
 //   <module>.weight_packed      I32 [out, ceil(in*b/32)]      row n: a little-endian stream of b-bit fields,
 //                                                             field j = code(n, j)
@@ -18,6 +18,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "export/formats/compressed_codes.h"
+#include "export/formats/compressed_floats.h"
 #include "export/formats/packed_formats.h"
 #include "model/model_spec.h"
 #include "tensor/packed_layout.h"
@@ -30,10 +31,12 @@ std::int64_t stream_words(std::int64_t count, int bits) {
       ceil_div(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(bits), 32));
 }
 
+bool is_float4(const QuantScheme& scheme) { return scheme.weight_type == WeightType::kFloat4; }
 bool is_packed(const QuantScheme& scheme) { return compressed_format(scheme) == "pack-quantized"; }
 
 std::vector<TensorDeclaration> compressed_tensors(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
+  if (is_float4(scheme)) return declare_float4(m);
   if (!is_packed(scheme)) return declare_codes(m);
   const std::int64_t groups = m.in_features / scheme.group_of(m.in_features);
   std::vector<TensorDeclaration> tensors = {
@@ -57,6 +60,7 @@ std::vector<std::byte> packed_zeros(const QuantizedMatrix& matrix) {
 }
 
 std::vector<PackedTensor> pack_compressed(const PlannedModule& module, const QuantizedMatrix& matrix) {
+  if (is_float4(module.scheme)) return pack_float4(module, matrix);
   if (!is_packed(module.scheme)) return pack_codes(module, matrix);
   const std::array<std::int64_t, 2> shape = {matrix.out_features, matrix.in_features};
   const auto shape_bytes = std::as_bytes(std::span(shape));
@@ -81,10 +85,10 @@ bool same_group(const PlannedModule& m, const PlannedModule& other) {
          m.column_groups == other.column_groups;
 }
 
-const char* strategy(Granularity granularity) {
-  switch (granularity) {
+const char* strategy(const QuantScheme& scheme) {
+  switch (scheme.granularity) {
     case Granularity::kGroup:
-      return "group";
+      return scheme.scale_form() == ScaleForm::kTwoLevel ? "tensor_group" : "group";
     case Granularity::kChannel:
       return "channel";
     case Granularity::kTensor:
@@ -104,9 +108,11 @@ Json weights_config(const PlannedModule& m) {
   if (blocks) arguments.block_structure = Json::array({kFloat8Block, kFloat8Block});
   if (grouped) arguments.group_size = scheme.group_size;
   arguments.bits = scheme.bits;
-  arguments.strategy = strategy(scheme.granularity);
+  arguments.strategy = strategy(scheme);
   arguments.symmetric = scheme.symmetric;
-  arguments.float8 = scheme.weight_type == WeightType::kFloat8;
+  arguments.is_float = scheme.weight_type != WeightType::kInteger;
+  if (scheme.scale_form() == ScaleForm::kTwoLevel) arguments.scale_dtype = "torch.float8_e4m3fn";
+  if (scheme.scale_form() == ScaleForm::kExponent) arguments.scale_dtype = "torch.uint8";
   return arguments.to_json();
 }
 
@@ -162,7 +168,7 @@ Json compressed_config(const ListedModules& listed) {
 // One static scale per layer for keys and one for values.
 Json kv_cache_scheme(KvCacheType type) {
   QuantizationArguments arguments;
-  arguments.float8 = type == KvCacheType::kFloat8;
+  arguments.is_float = type == KvCacheType::kFloat8;
   return arguments.to_json();
 }
 
@@ -193,6 +199,7 @@ const PackedFormatRow kCompressedTensorsFormat = {
     .pack = pack_compressed,
     .config = compressed_config,
     .refusal = compressed_refusal,
+    .float4 = true,
     .column_groups_warning =
         "gptq.order act stores a group per column, which compressed-tensors 0.19 and later and vLLM 0.33 do "
         "not read: order: gar is read by all",

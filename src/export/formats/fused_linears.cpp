@@ -8,6 +8,7 @@ FusedLinear fused_linear(const std::string& module) {
   if (leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj")
     return {parent + "qkv_proj", 3, leaf == "v_proj"};
   if (leaf == "gate_proj" || leaf == "up_proj") return {parent + "gate_up_proj", 2, leaf == "up_proj"};
+  if (leaf == "w1" || leaf == "w3") return {parent + "w13", 2, leaf == "w3", false};
   if (leaf == "q_a_proj" || leaf == "kv_a_proj_with_mqa")
     return {parent + "fused_qkv_a_proj", 2, leaf == "kv_a_proj_with_mqa"};
   if (leaf == "in_proj_qkv" || leaf == "in_proj_z") return {parent + "in_proj_qkvz", 2, leaf == "in_proj_z"};

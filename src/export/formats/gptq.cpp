@@ -98,7 +98,8 @@ Json rules(const ListedModules& listed) {
     }
     dynamic[sign + exactly(module)] = value;
     const FusedLinear whole = fused_linear(module);
-    if (whole.parts > 1 && fused.insert(whole.module).second) dynamic[sign + exactly(whole.module)] = value;
+    if (whole.parts > 1 && whole.looked_up && fused.insert(whole.module).second)
+      dynamic[sign + exactly(whole.module)] = value;
   };
   for (const PlannedModule& m : listed.packed)
     if (!same_words(m, listed.packed.front()))

@@ -1,7 +1,6 @@
 #include "export/formats/loader_constraints.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -10,211 +9,23 @@
 
 #include "base/error.h"
 #include "export/formats/fused_linears.h"
+#include "export/formats/loader_rows.h"
 #include "export/formats/packed_formats.h"
 
 namespace llmq {
 namespace {
 
-// What the loaders tell apart: weights alone, or inputs that are rounded too.
-enum class Inputs : std::uint8_t { kAsTheyAre, kInt8, kFloat8 };
-
-Inputs inputs_of(const PlannedModule& m) {
-  if (m.scheme.activation_bits == 16) return Inputs::kAsTheyAre;
-  return m.scheme.weight_type == WeightType::kFloat8 ? Inputs::kFloat8 : Inputs::kInt8;
+LinearKind kind_of(const PlannedModule& m) {
+  const QuantScheme& scheme = m.scheme;
+  if (scheme.scale_form() == ScaleForm::kTwoLevel) return LinearKind::kNvfp4;
+  if (scheme.weight_type == WeightType::kFloat4) return LinearKind::kMxfp4;
+  if (scheme.scale_form() == ScaleForm::kExponent) return LinearKind::kMxfp8;
+  if (scheme.activation_bits == 16) return LinearKind::kIntegers;
+  return scheme.weight_type == WeightType::kFloat8 ? LinearKind::kFloat8Inputs : LinearKind::kInt8Inputs;
 }
-
-// Which group sizes a kernel takes; -1 is one scale per output channel, which `nest_in` and `multiple` let
-// pass. Nothing set: any.
-struct Groups {
-  std::span<const int> listed = {};
-  int nest_in = 0;   // 16 and above, and divides this or is a multiple of it
-  int multiple = 0;  // of this
-};
-
-// What one kernel of a loader wants of every quantized linear that it is about.
-struct LoaderRow {
-  std::string_view loader, format;
-  std::string_view kernel;  // as named in reasons
-  std::string_view label;   // the loader with its version, as verdicts name it
-  std::int64_t out_multiple = 1;
-  Groups groups = {};
-  std::span<const int> symmetric_bits = {}, asymmetric_bits = {};
-  std::string_view no_column_groups =
-      {};                          // who does not take columns that carry their own group; empty: taken
-  bool fuses = false;              // q/k/v and gate/up become one linear each, so they must share a scheme
-  bool uniform = false;            // one scheme for every quantized linear
-  bool uniform_experts = false;    // one scheme for the experts of all layers
-  bool whole_words = false;        // the zeros of all outputs fill 32-bit words
-  bool outputs_in_groups = false;  // the outputs are a multiple of the group size, too
-  bool pads = false;               // shapes that are not whole tiles of Marlin are padded with zeros
-  bool silent = false;             // another row of this loader says why none fits
-  std::string_view command;        // {} is the directory
-  std::optional<Inputs> inputs = Inputs::kAsTheyAre;  // of the linears it is about; none: of all
-};
-
-constexpr std::array kMarlinGroups = {-1, 32, 64, 128};
-constexpr std::array kChannel = {-1};
-constexpr std::array kGptqModelAwqGroups = {-1, 16, 32, 64, 128};
-constexpr std::array kGptqModelGroups = {-1, 16, 32, 64, 128, 256, 512, 1024};
-constexpr std::array kFour = {4};
-constexpr std::array kEight = {8};
-constexpr std::array kFourAndEight = {4, 8};
-constexpr std::array kGptqBits = {2, 3, 4, 8};
-constexpr std::array kTwoToEight = {2, 3, 4, 5, 6, 7, 8};
-
-constexpr std::string_view kServe = "vllm serve {}";
-constexpr std::string_view kServeInFloat16 = "vllm serve {} --dtype float16";
-constexpr std::string_view kServeInFloat32 = "vllm serve {} --dtype float32";
-constexpr std::string_view kTransformersCommand =
-    "python -c \"from transformers import AutoModelForCausalLM; "
-    "AutoModelForCausalLM.from_pretrained('{}')\"";
-constexpr std::string_view kDequantizingCommand =
-    "python -c \"from transformers import AutoModelForCausalLM, CompressedTensorsConfig; "
-    "AutoModelForCausalLM.from_pretrained('{}', "
-    "quantization_config=CompressedTensorsConfig(dequantize=True))\"";
-constexpr std::string_view kGptqModelCommand =
-    "python -c \"from gptqmodel import GPTQModel; GPTQModel.load('{}')\"";
-
-// actorder "group" and weight_g_idx were taken out of the library that all loaders of the format read it
-// with, and vLLM raises on them before that.
-constexpr std::string_view kNoActOrder = "vLLM 0.33 and compressed-tensors 0.19 and later do not read";
-
-// Hopper GPUs multiply by Machete where a shape fits, else by Humming, and refuse nothing that Marlin takes.
-constexpr LoaderRow marlin(std::string_view format, std::string_view kernel, std::span<const int> symmetric,
-                           std::span<const int> asymmetric, std::string_view no_column_groups, bool silent) {
-  return {.loader = "vLLM",
-          .format = format,
-          .kernel = kernel,
-          .label = "vLLM 0.33 (Marlin kernels; on Hopper Machete or Humming)",
-          .groups = {.listed = kMarlinGroups},
-          .symmetric_bits = symmetric,
-          .asymmetric_bits = asymmetric,
-          .no_column_groups = no_column_groups,
-          .fuses = true,
-          .whole_words = true,
-          .pads = true,
-          .silent = silent,
-          .command = kServe};
-}
-
-constexpr LoaderRow gptqmodel(std::string_view label, std::string_view format, std::span<const int> groups,
-                              std::span<const int> bits, std::int64_t out_multiple,
-                              std::string_view command) {
-  return {.loader = label,
-          .format = format,
-          .kernel = "GPTQModel",
-          .label = label,
-          .out_multiple = out_multiple,
-          .groups = {.listed = groups},
-          .symmetric_bits = bits,
-          .asymmetric_bits = bits,
-          .command = command};
-}
-
-constexpr LoaderRow dense(std::string_view label, std::string_view command) {
-  return {.loader = label,
-          .format = "safetensors",
-          .kernel = label,
-          .label = label,
-          .symmetric_bits = kTwoToEight,
-          .asymmetric_bits = kTwoToEight,
-          .command = command};
-}
-
-// gpt-oss as it was published: by kernels for it, or widened where there are none.
-constexpr LoaderRow published(std::string_view label, std::string_view command) {
-  return {.loader = label,
-          .format = "mxfp4",
-          .kernel = label,
-          .label = label,
-          .symmetric_bits = kFour,
-          .command = command};
-}
-
-constexpr std::string_view kTransformers = "Transformers 5.23 with compressed-tensors 0.20";
-constexpr std::string_view kTransformersGptq = "Transformers 5.23 with GPTQModel 7.7";
-constexpr std::string_view kGptqModel = "GPTQModel 7.7";
-
-// Rows of one loader and format stand together, and the first that fits answers for it. Transformers 5.23
-// with compressed-tensors 0.20 keeps symmetric codes packed; asymmetric ones load only with dequantize=True,
-// which applies one scheme to all linears. Codes beside 8-bit inputs are not packed, and all load there; vLLM
-// takes 8-bit weights per channel or tensor alone, since Humming, which would take W4A8, reads packed words.
-constexpr std::array kLoaders = {
-    marlin("compressed-tensors", "Marlin", kFourAndEight, kFour, kNoActOrder, true),
-    LoaderRow{.loader = "vLLM",
-              .format = "compressed-tensors",
-              .kernel = "Humming",
-              .label = "vLLM 0.33 (Humming, Triton or Marlin kernels)",
-              .groups = {.nest_in = 64},
-              .symmetric_bits = kTwoToEight,
-              .asymmetric_bits = kTwoToEight,
-              .no_column_groups = kNoActOrder,
-              .fuses = true,
-              .whole_words = true,
-              .command = kServe},
-    LoaderRow{.loader = "vLLM, INT8",
-              .format = "compressed-tensors",
-              .kernel = "the INT8 kernel",
-              .label = "vLLM 0.33 (INT8 kernels)",
-              .groups = {.listed = kChannel},
-              .symmetric_bits = kEight,
-              .fuses = true,
-              .command = kServe,
-              .inputs = Inputs::kInt8},
-    LoaderRow{.loader = "vLLM, FP8",
-              .format = "compressed-tensors",
-              .kernel = "the FP8 kernel",
-              .label = "vLLM 0.33 (FP8 kernels)",
-              .symmetric_bits = kEight,
-              .fuses = true,
-              .command = kServe,
-              .inputs = Inputs::kFloat8},
-    LoaderRow{.loader = kTransformers,
-              .format = "compressed-tensors",
-              .kernel = "Transformers",
-              .label = kTransformers,
-              .symmetric_bits = kTwoToEight,
-              .no_column_groups = kNoActOrder,
-              .uniform_experts = true,
-              .silent = true,
-              .command = kTransformersCommand,
-              .inputs = std::nullopt},
-    LoaderRow{.loader = kTransformers,
-              .format = "compressed-tensors",
-              .kernel = "Transformers",
-              .label = kTransformers,
-              .symmetric_bits = kTwoToEight,
-              .asymmetric_bits = kTwoToEight,
-              .no_column_groups = kNoActOrder,
-              .uniform = true,
-              .uniform_experts = true,
-              .command = kDequantizingCommand,
-              .inputs = std::nullopt},
-    marlin("awq", "Marlin", kFour, kFour, {}, true),
-    LoaderRow{.loader = "vLLM",
-              .format = "awq",
-              .kernel = "vLLM's AWQ kernel",
-              .label = "vLLM 0.33 (its AWQ kernel: FP16, slower)",
-              .out_multiple = 64,
-              .groups = {.multiple = 32},
-              .symmetric_bits = kFour,
-              .asymmetric_bits = kFour,
-              .fuses = true,
-              .outputs_in_groups = true,
-              .command = kServeInFloat16},
-    gptqmodel(kTransformersGptq, "awq", kGptqModelAwqGroups, kFour, 8, kTransformersCommand),
-    gptqmodel(kGptqModel, "awq", kGptqModelAwqGroups, kFour, 8, kGptqModelCommand),
-    marlin("gptq", "vLLM's GPTQ", kFourAndEight, {}, "vLLM 0.33 does not read", false),
-    gptqmodel(kTransformersGptq, "gptq", kGptqModelGroups, kGptqBits, 1, kTransformersCommand),
-    gptqmodel(kGptqModel, "gptq", kGptqModelGroups, kGptqBits, 1, kGptqModelCommand),
-    published("Transformers 5.23 (MXFP4)", kTransformersCommand),
-    published("vLLM 0.33 (MXFP4)", kServe),
-    dense("Transformers 5.23", kTransformersCommand),
-    dense("vLLM 0.33", kServeInFloat32),
-};
 
 std::string_view loader_of(const LoaderVerdict& verdict) {
-  const auto row = std::find_if(kLoaders.begin(), kLoaders.end(),
+  const auto row = std::find_if(loader_rows().begin(), loader_rows().end(),
                                 [&](const LoaderRow& one) { return one.label == verdict.loader; });
   return row->loader;
 }
@@ -236,7 +47,7 @@ std::string joined(std::span<const int> values) {
 
 std::string group_complaint(const LoaderRow& row, const PlannedModule& m) {
   const int group = group_size_of(m.scheme);
-  const Groups& groups = row.groups;
+  const LoaderGroups& groups = row.groups;
   if (!groups.listed.empty() && !contains(groups.listed, group))
     return fmt::format("{} has group size {}, and {} wants one of {}", m.module, group, row.kernel,
                        joined(groups.listed));
@@ -257,9 +68,9 @@ std::string group_complaint(const LoaderRow& row, const PlannedModule& m) {
 
 std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
-  const bool packed = inputs_of(m) == Inputs::kAsTheyAre;
+  const bool packed = kind_of(m) == LinearKind::kIntegers;
   const std::span<const int> bits =
-      scheme.symmetric || (!row.inputs && !packed) ? row.symmetric_bits : row.asymmetric_bits;
+      scheme.symmetric || (!row.kind && !packed) ? row.symmetric_bits : row.asymmetric_bits;
   if (bits.empty())
     return fmt::format("{} has {}-bit asymmetric codes, and {} wants symmetric ones", m.module, scheme.bits,
                        row.kernel);
@@ -326,7 +137,9 @@ std::string uniformity_complaint(const LoaderRow& row, std::span<const PlannedMo
 std::string padding_note(std::span<const PlannedModule> modules) {
   std::map<std::string, PlannedModule> fused;  // the linears that an engine runs, with all their outputs
   for (const PlannedModule& m : modules) {
-    if (inputs_of(m) != Inputs::kAsTheyAre) continue;
+    if (const LinearKind kind = kind_of(m);
+        kind != LinearKind::kIntegers && kind != LinearKind::kNvfp4 && kind != LinearKind::kMxfp4)
+      continue;
     const auto [entry, fresh] = fused.try_emplace(fused_linear(m.module).module, m);
     if (!fresh) entry->second.out_features += m.out_features;
   }
@@ -354,8 +167,8 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
                                            const std::string& directory) {
   std::vector<LoaderVerdict> verdicts;
   std::string_view answered;  // the loader that has its verdict
-  for (const LoaderRow& row : kLoaders) {
-    const auto concerned = [&](const PlannedModule& m) { return !row.inputs || *row.inputs == inputs_of(m); };
+  for (const LoaderRow& row : loader_rows()) {
+    const auto concerned = [&](const PlannedModule& m) { return !row.kind || *row.kind == kind_of(m); };
     if (row.format != table_format(format) || row.loader == answered) continue;
     if (std::none_of(modules.begin(), modules.end(), concerned)) continue;
     std::string reason;

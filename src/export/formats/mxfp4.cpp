@@ -25,8 +25,11 @@ std::vector<TensorDeclaration> mxfp4_tensors(const PlannedModule& m) {
 std::vector<PackedTensor> pack_mxfp4(const PlannedModule& module, const QuantizedMatrix& matrix) {
   std::vector<PackedTensor> tensors;
   for (TensorDeclaration& declaration : mxfp4_tensors(module)) tensors.push_back({declaration, {}});
+  const auto code = [&](std::size_t i) {  // a 0 is one without a sign here
+    return matrix.codes[i] == kE2M1MinusZero ? 0 : int{matrix.codes[i]};
+  };
   for (std::size_t i = 0; i < matrix.codes.size(); i += 2)
-    tensors[0].bytes.push_back(static_cast<std::byte>(matrix.codes[i] | (matrix.codes[i + 1] << 4)));
+    tensors[0].bytes.push_back(static_cast<std::byte>(code(i) | code(i + 1) << 4));
   for (const float scale : matrix.scales)
     tensors[1].bytes.push_back(static_cast<std::byte>(mxfp4_byte(scale)));
   return tensors;
@@ -40,7 +43,7 @@ Json mxfp4_config(const ListedModules&) {
 }
 
 std::optional<std::string> mxfp4_refusal(const PlannedModule& m, const PlannedModule&) {
-  if (m.scheme.weight_type != WeightType::kFloat4)
+  if (m.scheme.weight_type != WeightType::kFloat4 || m.scheme.scale_form() != ScaleForm::kExponent)
     return fmt::format("format mxfp4 stores scheme mxfp4 alone, not {}", m.scheme.text());
   if (m.module.find(".mlp.experts.") == std::string::npos)
     return "format mxfp4 stores experts alone: add this linear to ignore, as \"re:.*self_attn\" does";

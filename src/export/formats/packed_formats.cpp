@@ -125,7 +125,7 @@ std::vector<std::string> weight_tensor_names(const std::string& module) {
   std::vector<std::string> names;
   for (const char* suffix :
        {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
-        ".input_scale", ".qweight", ".qzeros", ".scales", ".g_idx"})
+        ".weight_global_scale", ".input_scale", ".qweight", ".qzeros", ".scales", ".g_idx"})
     names.push_back(module + suffix);
   return names;
 }

@@ -48,11 +48,6 @@ std::string block_of(const std::string& tensor) {
   return tensor.substr(0, tensor.find('.', 4) + 1);
 }
 
-OutputTarget single(OutputTarget target) {
-  target.single_file = true;
-  return target;
-}
-
 // Where a stack of matrices is weighted, each has importance of its own.
 std::span<const float> importance_of_matrix(std::span<const float> importance, std::int64_t columns,
                                             std::int64_t matrix) {
@@ -130,68 +125,106 @@ void check_gguf_destination(Io& io, const OutputTarget& target, const Path& sour
 }
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
-  const GgufFamily* const family = gguf_family(gguf_decoder(spec));
+  const GgufFamily* const family = gguf_family(spec);
   const MixtureSpec* const mixture = spec.blocks.back().mixture();
   const AttentionSpec* const attention = gguf_attention(spec);
-  return {family == nullptr ? GgufLarge::kNone : family->large, static_cast<int>(spec.blocks.size()),
-          attention == nullptr ? 1 : attention->heads, attention == nullptr ? 1 : attention->kv_heads,
-          mixture == nullptr ? 0 : static_cast<int>(mixture->experts.size())};
+  return {family == nullptr ? GgufLarge::kNone : family->large,
+          static_cast<int>(spec.blocks.size()),
+          attention == nullptr ? 1 : attention->heads,
+          attention == nullptr ? 1 : attention->kv_heads,
+          mixture == nullptr ? 0 : static_cast<int>(mixture->experts.size()),
+          family == nullptr ? GgufTypes::kUsual : family->types};
 }
 
 GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request)
-    : io_(io),
-      source_(checkpoint.path().string()),
-      request_(std::move(request)),
-      place_(io, single(request_.target)) {
-  check_gguf_destination(io, single(request_.target), checkpoint.path());
-  if (spec.wrapper)
-    Log::get().warn(fmt::format("{}: the decoder alone is written, without what stands around it", source_));
+    : io_(io), source_(checkpoint.path().string()), request_(std::move(request)) {
+  request_.target.single_file = true;
+  if (request_.part_bytes == 0) check_gguf_destination(io, request_.target, checkpoint.path());
   tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
   types_ =
       choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
+  std::vector<TensorDeclaration> declarations;
+  for (std::size_t i = 0; i < types_.size(); ++i)
+    declarations.push_back({tensors_->tensors()[i].name, types_[i],
+                            declared_shape(tensors_->tensors()[i].shape, *request_.file_type)});
+  parts_ = split_gguf(declarations, request_.part_bytes, request_.target.directory.string());
+  name_parts(checkpoint.path());
+  place_.emplace(io, request_.target);
+  if (spec.wrapper)
+    Log::get().warn(fmt::format("{}: the decoder alone is written, without what stands around it", source_));
   GgufMetadata metadata =
       gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
                           tensors_->tensors(), stated_file_type(*request_.file_type, tensors_->tensors()));
   if (!request_.license.empty()) metadata.set_string("general.license", request_.license);
   if (!request_.quantized_by.empty()) metadata.set_string("general.quantized_by", request_.quantized_by);
-  std::vector<TensorDeclaration> declarations;
-  for (std::size_t i = 0; i < types_.size(); ++i)
-    declarations.push_back({tensors_->tensors()[i].name, types_[i],
-                            declared_shape(tensors_->tensors()[i].shape, *request_.file_type)});
-  if (place_.resumed() && !go_on(metadata, declarations)) {
+  if (place_->resumed() && !go_on(metadata)) {
     Log::get().warn(fmt::format("{}: the files of an interrupted run are damaged; it starts again",
-                                place_.files().string()));
-    place_.start_over();
+                                place_->files().string()));
+    place_->start_over();
   }
-  if (!writer_) {
-    place_.start_over();
-    place_.add_created(file().filename().string());
-    writer_.emplace(io, file(), metadata, declarations, FilePlace::kDirect);
-    writer_->sync();
+  if (writers_.empty()) {
+    place_->start_over();
+    for (const std::string& name : names_) place_->add_created(name);
+    open_writers(metadata, FilePlace::kDirect);
+    sync();
   }
-  place_.begin_journal();
+  place_->begin_journal();
 }
 
 GgufOutput::~GgufOutput() = default;
 
-Path GgufOutput::file() const { return place_.files() / request_.target.directory.filename(); }
+// The first part's file is the target from here on: loaders are given its name.
+void GgufOutput::name_parts(const Path& source) {
+  Path& target = request_.target.directory;
+  if (parts_.size() == 1 || target.extension() != ".gguf") {
+    names_ = {target.filename().string()};
+    return check_gguf_destination(io_, request_.target, source);
+  }
+  const std::string stem = target.stem().string();
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    names_.push_back(gguf_part_name(stem, static_cast<int>(i) + 1, static_cast<int>(parts_.size())));
+    OutputTarget part = request_.target;
+    part.directory = target.parent_path() / names_.back();
+    check_gguf_destination(io_, part, source);
+  }
+  target = target.parent_path() / names_.front();
+}
 
-Path GgufOutput::importance_file() const { return place_.files() / "importance.gguf"; }
+void GgufOutput::open_writers(const GgufMetadata& metadata, FilePlace place) {
+  writers_.clear();
+  const int count = static_cast<int>(parts_.size());
+  for (int i = 0; i < count; ++i) {
+    const std::vector<TensorDeclaration>& tensors = parts_[static_cast<std::size_t>(i)];
+    GgufMetadata own = i == 0 ? metadata : GgufMetadata();
+    if (count > 1) say_gguf_part(i, count, types_.size(), own);
+    writers_.emplace_back(io_, place_->files() / names_[static_cast<std::size_t>(i)], own, tensors, place);
+    for (const TensorDeclaration& tensor : tensors) part_of_[tensor.name] = static_cast<std::size_t>(i);
+  }
+}
+
+void GgufOutput::sync() {
+  for (GgufWriter& writer : writers_) writer.sync();
+}
+
+Path GgufOutput::file() const { return place_->files() / names_.front(); }
+
+Path GgufOutput::importance_file() const { return place_->files() / "importance.gguf"; }
 
 // A record holds the SHA-256 of the importance, which is the first, or of the tensors of a block. False when
 // nothing can be taken up.
-bool GgufOutput::go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations) {
+bool GgufOutput::go_on(const GgufMetadata& metadata) {
   try {
-    writer_.emplace(io_, file(), metadata, declarations, FilePlace::kExisting);
+    open_writers(metadata, FilePlace::kExisting);
   } catch (const Error& error) {
+    writers_.clear();
     if (error.kind() == ErrorKind::kIo) throw;
     return false;
   }
-  place_.add_created(file().filename().string());
-  const std::vector<Json> records = place_.blocks();
+  for (const std::string& name : names_) place_->add_created(name);
+  const std::vector<Json> records = place_->blocks();
   std::size_t good = 0;
   for (; good < records.size() && accept(records[good]); ++good) ++resumed_;
-  place_.keep_blocks(good);
+  place_->keep_blocks(good);
   return true;
 }
 
@@ -199,19 +232,19 @@ bool GgufOutput::accept(const Json& record) {
   if (const Json* importance = record.find("importance")) {
     if (!io_.exists(importance_file()) || file_sha256(io_, importance_file()) != importance->as_string())
       return false;
-    place_.add_created(importance_file().filename().string());
+    place_->add_created(importance_file().filename().string());
     importance_ = load_imatrix(io_, importance_file());
     return true;
   }
   for (const auto& [name, sha256] : record.at("tensors").members())
-    if (!writer_->accept(name, sha256.as_string())) return false;
+    if (part_of_.count(name) == 0 || !writer_of(name).accept(name, sha256.as_string())) return false;
   return true;
 }
 
 std::set<std::string> GgufOutput::finished_tensors() const {
   std::set<std::string> names;
   for (const GgufMixTensor& tensor : tensors_->tensors())
-    if (writer_->is_whole(tensor.name)) names.insert(tensor.name);
+    if (writers_[part_of_.at(tensor.name)].is_whole(tensor.name)) names.insert(tensor.name);
   return names;
 }
 
@@ -221,19 +254,19 @@ void GgufOutput::keep_importance(Imatrix importance) {
     return;
   }
   io_.remove(importance_file());  // of an interrupted run
-  place_.add_created(importance_file().filename().string());
+  place_->add_created(importance_file().filename().string());
   save_imatrix(io_, importance_file(), importance);
-  place_.add_block(Json::object({{"importance", file_sha256(io_, importance_file())}}));
+  place_->add_block(Json::object({{"importance", file_sha256(io_, importance_file())}}));
   importance_ = std::move(importance);
 }
 
 // The tensors of a block are done when one of another comes.
 void GgufOutput::commit(std::map<std::string, std::string>& digests) {
   if (digests.empty() || request_.target.job.is_null()) return digests.clear();
-  writer_->sync();
+  sync();
   Json tensors = Json::object();
   for (const auto& [name, sha256] : digests) tensors.members().emplace_back(name, Json(sha256));
-  place_.add_block(Json::object({{"tensors", std::move(tensors)}}));
+  place_->add_block(Json::object({{"tensors", std::move(tensors)}}));
   digests.clear();
 }
 
@@ -243,7 +276,7 @@ GgufWritten GgufOutput::write(const Imatrix* importance, ThreadPool& pool) {
   std::string block;
   const std::vector<GgufMixTensor>& tensors = tensors_->tensors();
   const auto read_ahead = [&](std::size_t i) {
-    if (i < tensors.size() && !writer_->is_whole(tensors[i].name)) tensors_->read_ahead(i);
+    if (i < tensors.size() && !writer_of(tensors[i].name).is_whole(tensors[i].name)) tensors_->read_ahead(i);
   };
   read_ahead(0);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -257,25 +290,28 @@ GgufWritten GgufOutput::write(const Imatrix* importance, ThreadPool& pool) {
     const std::vector<float> weights =
         is_block_type(types_[i]) ? importance_of(importance, tensors[i], source_) : std::vector<float>();
     written.tensors.push_back({name, types_[i], tensors[i].shape, !weights.empty()});
-    if (writer_->is_whole(name)) continue;
+    if (writer_of(name).is_whole(name)) continue;
     try {
-      digests[name] = write_tensor(*tensors_, i, types_[i], weights, request_.search, *writer_, pool);
+      digests[name] = write_tensor(*tensors_, i, types_[i], weights, request_.search, writer_of(name), pool);
     } catch (const Error& error) {
       if (!error.detail().file.empty()) throw;
       fail(error.kind(), {error.detail().message, source_, name, error.detail().hint});
     }
   }
   commit(digests);
-  writer_->finish();
-  written.bytes = writer_->file_bytes();
-  written.sha256 = file_sha256(io_, file());
-  written.digest =
-      output_digest(std::array{NamedDigest{file().filename().string(), written.bytes, written.sha256}});
+  for (std::size_t i = 0; i < writers_.size(); ++i) {
+    writers_[i].finish();
+    written.bytes += writers_[i].file_bytes();
+    written.files.push_back(
+        {names_[i], writers_[i].file_bytes(), file_sha256(io_, place_->files() / names_[i])});
+  }
+  written.sha256 = written.files.front().sha256;
+  written.digest = output_digest(written.files);
   return written;
 }
 
 void GgufOutput::write_document(const Path& path, const std::string& text) {
-  place_.add_created(path.filename().string());
+  place_->add_created(path.filename().string());
   io_.remove(path);  // of an interrupted run
   const std::unique_ptr<File> document = io_.create(path);
   document->write_at(0, std::as_bytes(std::span(text)));
@@ -284,15 +320,15 @@ void GgufOutput::write_document(const Path& path, const std::string& text) {
 
 void GgufOutput::publish(const GgufWritten& written, const std::string& report,
                          const ManifestText& manifest) {
-  std::vector<NamedDigest> files = {{file().filename().string(), written.bytes, written.sha256}};
+  std::vector<NamedDigest> files = written.files;
   if (!report.empty()) {
     const Path path = file().string() + "." + kReportFile;
     write_document(path, report);
     files.push_back({path.filename().string(), report.size(), sha256_hex(std::as_bytes(std::span(report)))});
   }
   if (manifest) write_document(manifest_path(file()), manifest(files));
-  io_.sync_directory(place_.files());
-  place_.publish_file(written.sha256);
+  io_.sync_directory(place_->files());
+  place_->publish_file(written.sha256, std::span(names_).subspan(1));
 }
 
 }  // namespace llmq

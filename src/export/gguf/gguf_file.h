@@ -1,8 +1,9 @@
-// A whole model as one .gguf file: metadata, types chosen, every tensor rounded a few rows at a time.
+// A whole model as one .gguf file, or as several where a size is named (io/gguf.h): metadata, types chosen,
+// every tensor rounded a few rows at a time.
 //
 // Without importance and with BlockSearch::kGgml the bytes of every tensor are those of llama.cpp's converter
 // (F32, F16, BF16, Q8_0) and of llama-quantize (all others) for the same model. The file has its name only
-// when it is whole.
+// when it is whole; of several the first, which loaders are given, gets it last.
 #pragma once
 #include <functional>
 #include <map>
@@ -26,7 +27,7 @@
 namespace llmq {
 
 struct GgufRequest {
-  OutputTarget target;     // `directory` is the file
+  OutputTarget target;     // `directory` is the file; of a split model NAME.gguf, where NAME-00001-of-... are
   std::string name;        // the model as the user named it
   Io* model_io = nullptr;  // by what its tensors are read and counted; null: by what the output is written
   const GgufFileType* file_type = nullptr;
@@ -34,6 +35,7 @@ struct GgufRequest {
   std::string license = {}, quantized_by = {};
   bool weighted = false;  // an importance will be given
   BlockSearch search = BlockSearch::kGgml;
+  std::uint64_t part_bytes = 0;                              // split_gguf()
   std::function<void(const std::string& tensor)> on_tensor;  // before each; may throw to stop
 };
 
@@ -45,9 +47,10 @@ struct GgufWritten {
     bool weighted = false;  // rounded with importance
   };
   std::vector<Tensor> tensors;
-  std::uint64_t bytes = 0;         // of the file
-  std::string sha256;              // of the file
-  std::string digest;              // "sha256:..." of the line `sha256sum` prints for it
+  std::vector<NamedDigest> files;  // of a split model several
+  std::uint64_t bytes = 0;         // of all
+  std::string sha256;              // of the first
+  std::string digest;              // "sha256:..." of the lines `sha256sum` prints for them
   double bits_per_weight() const;  // over all tensors
 };
 
@@ -76,25 +79,32 @@ class GgufOutput {
   std::int64_t resumed_blocks() const { return resumed_; }
   GgufWritten write(const Imatrix* importance, ThreadPool& pool);
   std::set<std::string> finished_tensors() const;  // before write(): that an interrupted run wrote
-  Path file() const;                               // as a loader may read it once it is written
+  Path file() const;                               // as a loader may read it once it is written: the first
   // The report, and the manifest of it and the file where its text can be made, are whole before the file has
   // its name. What an earlier file had beside it goes.
   void publish(const GgufWritten& written, const std::string& report = {}, const ManifestText& manifest = {});
 
  private:
   Path importance_file() const;
-  bool go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations);
+  bool go_on(const GgufMetadata& metadata);
   bool accept(const Json& record);
   void commit(std::map<std::string, std::string>& digests);
+  void name_parts(const Path& source);
+  void open_writers(const GgufMetadata& metadata, FilePlace place);
+  void sync();
+  GgufWriter& writer_of(const std::string& tensor) { return writers_[part_of_.at(tensor)]; }
   void write_document(const Path& path, const std::string& text);
 
   Io& io_;
   std::string source_;  // the model, in errors
   GgufRequest request_;
-  UnfinishedOutput place_;
   std::unique_ptr<GgufTensorSource> tensors_;
   std::vector<DType> types_;
-  std::optional<GgufWriter> writer_;
+  std::vector<std::vector<TensorDeclaration>> parts_;
+  std::vector<std::string> names_;  // of the parts' files
+  std::map<std::string, std::size_t> part_of_;
+  std::optional<UnfinishedOutput> place_;
+  std::vector<GgufWriter> writers_;  // of the parts
   std::optional<Imatrix> importance_;
   std::int64_t resumed_ = 0;
 };

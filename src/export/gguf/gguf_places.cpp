@@ -39,10 +39,14 @@ class Places {
     add("token_embd.weight", spec_.embedding.tensor, {spec_.vocab_size, spec_.hidden_size});
     add("output_norm.weight", spec_.final_norm.gain.tensor, {spec_.hidden_size});
     places_.back().shift = spec_.final_norm.offset;
+    if (spec_.final_norm.bias.exists())
+      add("output_norm.bias", spec_.final_norm.bias.tensor, {spec_.hidden_size});
     const std::string head = spec_.head_module + ".weight";
-    if (!family_.tied_and_scaled && checkpoint_.find(head) != nullptr && spec_.embedding.tensor != head)
+    if (!family_.tied && checkpoint_.find(head) != nullptr && spec_.embedding.tensor != head)
       add("output.weight", spec_.head, {spec_.vocab_size, spec_.hidden_size});
+    if (spec_.block_embedding) add_block_embedding(*spec_.block_embedding);
     for (const BlockSpec& block : spec_.blocks) add_block(block);
+    if (family_.writes_carried) add_carried();
     add_further();
     for (RopeFactors& factors : gguf_rope_factors(gguf_rope(spec_))) {
       const Shape shape{static_cast<std::int64_t>(factors.values.size())};
@@ -69,6 +73,25 @@ class Places {
     if (!(tensor.view.shape == shape))
       refuse(tensor,
              fmt::format("its shape is {} where {} was expected", tensor.view.shape.text(), shape.text()));
+  }
+
+  void add_block_embedding(const BlockEmbeddingSpec& embedding) {
+    const std::int64_t all = embedding.width * std::ssize(spec_.blocks);
+    const auto place = [&](const std::string& tensor, const Shape& shape) {
+      add(gguf_name(family_, name_in_decoder(spec_, tensor)), tensor, shape);
+    };
+    place(embedding.table, {embedding.rows, all});
+    place(embedding.weight(), {all, spec_.hidden_size});
+    place(embedding.norm.gain.tensor, {embedding.width});
+  }
+
+  // What blocks have that nobody reads, as keys where they look at those of others.
+  void add_carried() {
+    for (const StoredTensor& tensor : checkpoint_.tensors()) {
+      if (!spec_.carried.carries(tensor.name)) continue;
+      std::string name = gguf_name(family_, name_in_decoder(spec_, tensor.name));
+      if (gguf_block_of(name) >= 0) add(std::move(name), tensor.name, tensor.view.shape);
+    }
   }
 
   // What one tensor of the checkpoint is there: one, or several parts of it.
@@ -113,7 +136,8 @@ class Places {
     const std::vector<std::string> names = gguf_names(family_, name_in_decoder(spec_, weight));
     if (GgufPlace* const stack = stack_of(names.front(), first_of_block)) {
       stack->matrices.push_back({weight, packed});
-      stack->shape = {std::ssize(stack->matrices), linear.out_features, linear.in_features};
+      const std::int64_t each = matrices_of_each(names.front());
+      stack->shape = {std::ssize(stack->matrices) / each, each * linear.out_features, linear.in_features};
       return;
     }
     add_parts(names, weight, {linear.out_features, linear.in_features}, heads, packed);
@@ -123,8 +147,11 @@ class Places {
     const std::size_t first = places_.size();
     for (const NormSpec& norm : block.norms) {
       if (!norm.gain.exists()) continue;
-      add(gguf_name(family_, name_in_decoder(spec_, norm.gain.tensor)), norm.gain.tensor, Shape{norm.width});
+      add(gguf_name(family_, name_in_decoder(spec_, norm.gain.tensor)), norm.gain.tensor, norm.gain_shape());
       places_.back().shift = norm.offset;
+      if (norm.bias.exists())
+        add(gguf_name(family_, name_in_decoder(spec_, norm.bias.tensor)), norm.bias.tensor,
+            Shape{norm.width});
     }
     for (const MixerTensor& tensor : block.tensors)
       add_parts({gguf_name(family_, name_in_decoder(spec_, tensor.place.tensor))}, tensor.place.tensor,
@@ -194,6 +221,11 @@ class Places {
         place.matrices.push_back({tensor->name, nullptr, !tensor->in_order()});
       places_.push_back(std::move(place));
     }
+  }
+
+  // How many linears lie in each matrix of a stack.
+  std::int64_t matrices_of_each(const std::string& name) const {
+    return hugging_face_name(family_, name).then.empty() ? 1 : 2;
   }
 
   bool is_of_stack(const std::string& name) const {

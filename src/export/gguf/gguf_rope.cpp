@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "model/gguf/gguf_names.h"
 #include "model/rope.h"
@@ -61,17 +63,26 @@ RopeRefusal refused_gguf_rope(const RopeSpec& rope, const GgufFamily& family) {
             fmt::format("GGUF's {} models have no place for the factors of longrope", family.architecture)};
   if (long_factors && rope.kind != RopeKind::kDefault && rope.kind != RopeKind::kLongRope)
     return {"rope_scaling", fmt::format("GGUF's {} models scale rope by longrope only", family.architecture)};
+  if ((family.scaling == GgufScaling::kShare) != (rope.kind == RopeKind::kProportional))
+    return {"rope_parameters",
+            fmt::format("GGUF's {} models turn {}", family.architecture,
+                        family.scaling == GgufScaling::kShare ? "a share of the angles of full attention"
+                                                              : "all angles")};
   if (rope.kind != RopeKind::kYarn) return {};
   // llama.cpp derives the attention factor from `factor` and rounds the ramp's ends.
   const double expected = rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0;
   const bool other = rope.attention_factor != 0 && std::abs(rope.attention_factor - expected) > 1e-6;
   const bool grows = family.has(GgufKey::kYarnLogMultiplier);
+  const bool divides = family.has(GgufKey::kYarnDivisor);
+  if (divides && rope.mscale_all_dim != 0 && (rope.mscale != 1 || rope.attention_factor != 0))
+    return {"rope_parameters",
+            fmt::format("llama.cpp's {} takes mscale for 1, and it is {}", family.architecture, rope.mscale)};
   if (grows && (rope.mscale == 0 || rope.mscale != rope.mscale_all_dim || rope.attention_factor != 0))
     return {
         "rope_scaling",
         fmt::format("llama.cpp's {} takes mscale and mscale_all_dim for equal ones, and these are {} and {}",
                     family.architecture, rope.mscale, rope.mscale_all_dim)};
-  if (other || (!grows && (rope.mscale != 0 || rope.mscale_all_dim != 0)) ||
+  if (other || (!grows && !divides && (rope.mscale != 0 || rope.mscale_all_dim != 0)) ||
       rope.truncate == family.fine_ramp)
     return {
         "rope_scaling",
@@ -85,6 +96,11 @@ std::vector<RopeFactors> gguf_rope_factors(const RopeSpec& rope) {
   std::vector<RopeFactors> factors;
   if (rope.kind == RopeKind::kLlama3)
     factors.push_back({std::string(kRopeFactorsName), llama3_factors(rope)});
+  if (rope.kind == RopeKind::kProportional) {
+    std::vector<float> own(static_cast<std::size_t>(rope.dims / 2), kStandsStill);
+    std::fill_n(own.begin(), rope.angles, 1.0f);
+    factors.push_back({std::string(kRopeFactorsName), std::move(own)});
+  }
   if (rope.kind == RopeKind::kLongRope) {
     factors.push_back({std::string(kLongFactorsName), in_float32(rope.long_factors)});
     factors.push_back({std::string(kShortFactorsName), in_float32(rope.short_factors)});
@@ -106,6 +122,8 @@ void add_rope_scaling(const RopeSpec& rope, const GgufFamily& family, const Json
   if (rope.kind != RopeKind::kYarn) return;
   metadata.set_u32(family.key(GgufKey::kOriginalContext),
                    static_cast<std::uint32_t>(rope.original_max_position));
+  if (rope.attention_factor != 0)
+    metadata.set_f32(scaling_key(family, "yarn_attn_factor"), static_cast<float>(rope.attention_factor));
   if (family.fine_ramp || rope.beta_fast != 32 || stated.find("beta_fast") != nullptr)
     metadata.set_f32(scaling_key(family, "yarn_beta_fast"), static_cast<float>(rope.beta_fast));
   if (family.fine_ramp || rope.beta_slow != 1 || stated.find("beta_slow") != nullptr)

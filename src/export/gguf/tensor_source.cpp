@@ -196,10 +196,10 @@ class GgufSource final : public GgufTensorSource {
     std::vector<float> values(static_cast<std::size_t>(count * tensor.shape.back()));
     const std::uint64_t row_bytes = tensor.bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(
                                                        1, tensor.shape.elements() / tensor.shape.back()));
-    const Lease lease = file_.mapping->lease(tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
-                                             static_cast<std::uint64_t>(count) * row_bytes);
-    read_rows(TensorView(static_cast<const void*>(file_.mapping->bytes().data() + tensor.offset),
-                         tensor.dtype, tensor.shape),
+    const Lease lease =
+        file_.mapping(tensor).lease(tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
+                                    static_cast<std::uint64_t>(count) * row_bytes);
+    read_rows(TensorView(static_cast<const void*>(tensor.data), tensor.dtype, tensor.shape),
               tensor.shape.back(), first, count, values);
     return values;
   }
@@ -208,12 +208,12 @@ class GgufSource final : public GgufTensorSource {
     const std::uint64_t row_bytes = ggml_row_bytes(DType::kMXFP4, tensor.shape.back()),
                         from = tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
                         bytes = static_cast<std::uint64_t>(count) * row_bytes;
-    const Lease lease = file_.mapping->lease(from, bytes);
-    const auto stored = file_.mapping->bytes().subspan(from, bytes);
+    const Lease lease = file_.mapping(tensor).lease(from, bytes);
+    const auto stored = file_.mapping(tensor).bytes().subspan(from, bytes);
     return {stored.begin(), stored.end()};
   }
   void release(std::size_t index) override {
-    file_.mapping->release(order_[index]->offset, order_[index]->bytes);
+    file_.mapping(*order_[index]).release(order_[index]->offset, order_[index]->bytes);
   }
   std::uint64_t bytes_to_read(std::size_t index) const override {
     const GgufTensor& tensor = *order_[index];

@@ -4,28 +4,19 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <optional>
 
 namespace llmq {
 namespace {
 
-constexpr std::array<GgufFileType, 18> kFileTypes{{{"F32", 0, DType::kF32},
-                                                   {"F16", 1, DType::kF16},
-                                                   {"BF16", 32, DType::kBF16},
-                                                   {"Q8_0", 7, DType::kQ8_0},
-                                                   {"Q4_0", 2, DType::kQ4_0},
-                                                   {"Q4_1", 3, DType::kQ4_1},
-                                                   {"Q5_0", 8, DType::kQ5_0},
-                                                   {"Q5_1", 9, DType::kQ5_1},
-                                                   {"Q2_K", 10, DType::kQ2_K},
-                                                   {"Q3_K_S", 11, DType::kQ3_K},
-                                                   {"Q3_K_M", 12, DType::kQ3_K},
-                                                   {"Q3_K_L", 13, DType::kQ3_K},
-                                                   {"Q4_K_S", 14, DType::kQ4_K},
-                                                   {"Q4_K_M", 15, DType::kQ4_K},
-                                                   {"Q5_K_S", 16, DType::kQ5_K},
-                                                   {"Q5_K_M", 17, DType::kQ5_K},
-                                                   {"Q6_K", 18, DType::kQ6_K},
-                                                   {"MXFP4_MOE", 38, DType::kMXFP4}}};
+constexpr std::array<GgufFileType, 20> kFileTypes{
+    {{"F32", 0, DType::kF32},        {"F16", 1, DType::kF16},         {"BF16", 32, DType::kBF16},
+     {"Q8_0", 7, DType::kQ8_0},      {"Q4_0", 2, DType::kQ4_0},       {"Q4_1", 3, DType::kQ4_1},
+     {"Q5_0", 8, DType::kQ5_0},      {"Q5_1", 9, DType::kQ5_1},       {"Q2_K", 10, DType::kQ2_K},
+     {"Q3_K_S", 11, DType::kQ3_K},   {"Q3_K_M", 12, DType::kQ3_K},    {"Q3_K_L", 13, DType::kQ3_K},
+     {"Q4_K_S", 14, DType::kQ4_K},   {"Q4_K_M", 15, DType::kQ4_K},    {"Q5_K_S", 16, DType::kQ5_K},
+     {"Q5_K_M", 17, DType::kQ5_K},   {"Q6_K", 18, DType::kQ6_K},      {"IQ4_NL", 25, DType::kIQ4_NL},
+     {"IQ4_XS", 30, DType::kIQ4_XS}, {"MXFP4_MOE", 38, DType::kMXFP4}}};
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kShortNames{
     {{"Q3_K", "Q3_K_M"}, {"Q4_K", "Q4_K_M"}, {"Q5_K", "Q5_K_M"}}};
 
@@ -40,6 +31,8 @@ enum FileTypeId : std::uint32_t {
   kQ4_K_S = 14,
   kQ4_K_M = 15,
   kQ5_K_M = 17,
+  kIQ4_NL = 25,
+  kIQ4_XS = 30,
   kMXFP4_MOE = 38,
 };
 
@@ -49,7 +42,7 @@ bool holds(const std::string& name, std::string_view part) { return name.find(pa
 
 MixPart part_of(const std::string& name) {
   if (name == "output.weight") return MixPart::kOutput;
-  if (name == "token_embd.weight") return MixPart::kEmbedding;
+  if (name == "token_embd.weight" || name == "per_layer_token_embd.weight") return MixPart::kEmbedding;
   if (holds(name, "attn_v.weight") || holds(name, "attn_qkv.weight")) return MixPart::kValue;
   if (holds(name, "attn_k.weight")) return MixPart::kKey;
   if (holds(name, "attn_output.weight")) return MixPart::kAttentionOutput;
@@ -84,6 +77,7 @@ struct Walk {
   int values = 0;           // attn_v and attn_qkv tensors of the model
   int value = 0, down = 0;  // passed so far
   bool eight_experts() const { return model.experts == 8; }
+  bool falcon() const { return model.types == GgufTypes::kFalcon; }
 };
 
 // 80 layers; most families' only where queries share keys: llama.cpp's "70B".
@@ -100,6 +94,8 @@ DType value_type(Walk& walk, DType type) {
     type = walk.value < 2 ? DType::kQ5_K : DType::kQ4_K;
   else if (file == kQ3_K_L)
     type = DType::kQ5_K;
+  else if ((file == kIQ4_NL || file == kIQ4_XS) && walk.model.heads / std::max(walk.model.kv_heads, 1) >= 4)
+    type = DType::kQ5_K;
   else if ((file == kQ4_K_M || file == kQ5_K_M) && use_more_bits(walk.value, walk.values))
     type = DType::kQ6_K;
   else if (file == kQ4_K_S && walk.value < 4)
@@ -110,11 +106,31 @@ DType value_type(Walk& walk, DType type) {
   return type;
 }
 
+// Falcon's, where it has rules of its own.
+std::optional<DType> falcon_down_type(const Walk& walk, int layer, DType type) {
+  const int layers = walk.model.layers;
+  const bool more = use_more_bits(layer, layers);
+  switch (walk.file_type.id) {
+    case kQ3_K_M:
+      return layer < layers / 16 ? DType::kQ5_K : more ? DType::kQ4_K : DType::kQ3_K;
+    case kQ3_K_L:
+      return DType::kQ4_K;
+    case kQ4_K_M:
+      return layer < layers / 16 ? DType::kQ6_K : more ? DType::kQ5_K : DType::kQ4_K;
+    case kQ4_K_S:
+      return type;
+    default:
+      return std::nullopt;
+  }
+}
+
 DType down_type(Walk& walk, DType type, const std::string& name) {
   const std::uint32_t file = walk.file_type.id;
   const int layers = walk.model.layers;
   const int layer = walk.model.experts > 1 ? layer_of(name) : walk.down;
   ++walk.down;
+  if (walk.falcon())
+    if (const std::optional<DType> own = falcon_down_type(walk, layer, type)) return *own;
   switch (file) {
     case kQ2_K:
       return DType::kQ3_K;
@@ -127,6 +143,9 @@ DType down_type(Walk& walk, DType type, const std::string& name) {
       return use_more_bits(layer, layers) ? DType::kQ6_K : type;
     case kQ4_K_S:
       return layer < layers / 8 ? DType::kQ5_K : type;
+    case kIQ4_NL:
+    case kIQ4_XS:
+      return !walk.importance && layer < layers / 8 ? DType::kQ5_K : type;
     case kQ4_0:
       return walk.importance && layer < layers / 8 ? DType::kQ4_1 : type;
     case kQ5_0:
@@ -137,6 +156,7 @@ DType down_type(Walk& walk, DType type, const std::string& name) {
 }
 
 DType attention_output_type(const Walk& walk, DType type) {
+  if (walk.falcon()) return walk.file_type.id == kQ3_K_L ? DType::kQ4_K : type;
   switch (walk.file_type.id) {
     case kQ2_K:
       return walk.eight_experts() ? DType::kQ5_K : DType::kQ3_K;
@@ -147,6 +167,8 @@ DType attention_output_type(const Walk& walk, DType type) {
     case kQ3_K_S:
     case kQ4_K_S:
     case kQ4_K_M:
+    case kIQ4_NL:
+    case kIQ4_XS:
       return walk.eight_experts() ? DType::kQ5_K : type;
     default:
       return type;
@@ -159,7 +181,7 @@ DType mixed_type(Walk& walk, const GgufMixTensor& tensor) {
     return tensor.shape.rank() > 2 && tensor.shape[0] > 1 ? DType::kMXFP4 : DType::kQ8_0;
   const MixPart part = part_of(tensor.name);
   if (part == MixPart::kOutput || (walk.tied && part == MixPart::kEmbedding)) {
-    if (tensor.shape.back() % dtype_row(type).block_elements != 0) return DType::kQ8_0;
+    if (walk.falcon() || tensor.shape.back() % dtype_row(type).block_elements != 0) return DType::kQ8_0;
     return type == DType::kQ8_0 ? type : DType::kQ6_K;
   }
   switch (part) {
@@ -183,6 +205,9 @@ DType fitting_type(DType type, std::int64_t columns) {
     case DType::kQ2_K:
     case DType::kQ3_K:
       type = DType::kQ4_0;
+      break;
+    case DType::kIQ4_XS:
+      type = DType::kIQ4_NL;
       break;
     case DType::kQ4_K:
       type = DType::kQ5_0;
@@ -251,7 +276,8 @@ std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMi
   }
   std::vector<DType> types;
   for (const GgufMixTensor& tensor : tensors) {
-    if (!is_rounded(tensor) || (tensor.kept && is_of_converter(file_type)))
+    const bool left = holds(tensor.name, "per_layer_model_proj") && !is_of_converter(file_type);
+    if (!is_rounded(tensor) || left || (tensor.kept && is_of_converter(file_type)))
       types.push_back(tensor.stored);
     else if (!is_block_type(file_type.default_type))
       types.push_back(file_type.default_type);

@@ -3,9 +3,9 @@
 // A file type names a default; attn_v (or attn_qkv), ffn_down, attn_output and the output (or, where no
 // output is stored, the embedding) get more bits by their place in the model, the more the deeper a block
 // matters. A row that a type's blocks do not divide takes the next coarser one: Q4_K becomes Q5_0, Q5_K
-// Q5_1, Q6_K Q8_0, Q2_K and Q3_K Q4_0, and what 32 does not divide becomes F16. MXFP4_MOE is MXFP4 of experts
-// and Q8_0 of all else. Norms, biases and everything of one dimension keep the type they have. Source:
-// llama.cpp, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback).
+// Q5_1, Q6_K Q8_0, Q2_K and Q3_K Q4_0, IQ4_XS IQ4_NL, and what 32 does not divide becomes F16. MXFP4_MOE is
+// MXFP4 of experts and Q8_0 of all else. Norms, biases and everything of one dimension keep the type they
+// have. Source: llama.cpp, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -33,6 +33,7 @@ std::string gguf_file_type_names();                    // "f32, f16, ..."
 struct GgufMixModel {
   GgufLarge large = GgufLarge::kNone;
   int layers = 0, heads = 0, kv_heads = 0, experts = 0;
+  GgufTypes types = GgufTypes::kUsual;
 };
 
 struct GgufMixTensor {

@@ -1,10 +1,13 @@
 #include "export/gguf/vocabulary.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/json_text.h"
 #include "export/gguf/pre_tokenizer_name.h"
 #include "export/gguf/tokenizer_files.h"
@@ -76,19 +79,24 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, std::int64_t rows
       Tokenizer::open(io, checkpoint.path());  // its own reading of the tree ends before the next
   const TokenizerFiles files = read_tokenizer_files(io, checkpoint);
   const std::string prefix = "tokenizer.ggml.";
-  const bool sentencepiece = is_sentencepiece(files.tokenizer);
+  const bool sentencepiece = is_sentencepiece(files.tokenizer), plain = rules.model != nullptr;
+  if (plain && !sentencepiece)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("its vocabulary is none of pieces with bytes, as a {} has it", rules.model), files.file,
+          "model", "keep the model in safetensors"});
   const Json* space = files.config.find("add_prefix_space");
   if (rules.says_prefix && space != nullptr && space->is_bool())
     metadata.set_bool(prefix + "add_space_prefix", space->as_bool());
-  const bool pieces = sentencepiece && io.exists(checkpoint.path() / "tokenizer.model");
+  const bool pieces = sentencepiece && !plain && io.exists(checkpoint.path() / "tokenizer.model");
   VocabularyTokens tokens = pieces ? tokens_of_pieces(io, files, checkpoint.path(), rows, rules.added_as_told)
                                    : read_tokens(files, rows, !sentencepiece);
   const std::vector<std::string> merges = read_merges(files);
   if (sentencepiece && !pieces) tokens.scores = scores_of(tokens, merges);
+  if (plain) set_plain_types(files, rules.visible, tokens);
   std::string pre = "default";
   if (!sentencepiece) pre = gguf_pre_tokenizer(tokenizer, files.tokenizer, files.file);
-  metadata.set_string(prefix + "model", sentencepiece ? "llama" : "gpt2");
-  metadata.set_string(prefix + "pre", pre);
+  metadata.set_string(prefix + "model", plain ? rules.model : sentencepiece ? "llama" : "gpt2");
+  if (!plain) metadata.set_string(prefix + "pre", pre);
   metadata.set_strings(prefix + "tokens", tokens.texts);
   if (sentencepiece) metadata.set_f32s(prefix + "scores", tokens.scores);
   metadata.set_i32s(prefix + "token_type", tokens.type_numbers());
@@ -106,15 +114,23 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, std::int64_t rows
   const std::vector<std::int32_t> with = tokenizer.encode("a", true), without = tokenizer.encode("a", false);
   const bool adds_bos = with.size() > without.size() && with.front() != without.front();
   const bool by_default = sentencepiece || pre == "llama-bpe" || pre == "llama3" || pre == "tekken";
-  if (ends.bos.value_or(by_default) != adds_bos) ends.bos = adds_bos;
+  if (plain) {
+    if (ends.bos) ends.bos = true;  // whatever the tokenizer does
+  } else if (ends.bos.value_or(by_default) != adds_bos) {
+    ends.bos = adds_bos;
+  }
   if (ends.bos) metadata.set_bool(prefix + "add_bos_token", *ends.bos);
   if (ends.sep) metadata.set_bool(prefix + "add_sep_token", *ends.sep);
   if (ends.eos) metadata.set_bool(prefix + "add_eos_token", *ends.eos);
   const bool prepends = prepends_space(files.tokenizer);
-  if (sentencepiece && !rules.never_prefixes && !prepends)
+  if (sentencepiece && !plain && !rules.never_prefixes && !prepends)
     metadata.set_bool(prefix + "add_space_prefix", false);
   add_chat_template(io, checkpoint, files, metadata);
   if (rules.never_prefixes && (pieces || !prepends)) metadata.set_bool(prefix + "add_space_prefix", false);
+  if (plain) {
+    metadata.set_bool(prefix + "add_space_prefix", false);
+    metadata.set_bool(prefix + "add_bos_token", true);
+  }
   if (rows == rules.says_bos_at_size) metadata.set_bool(prefix + "add_bos_token", adds_bos);
 }
 

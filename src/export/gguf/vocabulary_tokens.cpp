@@ -34,6 +34,25 @@ bool is_byte_token(std::string_view text) {
          std::isxdigit(static_cast<unsigned char>(text[4])) != 0;
 }
 
+// As Transformers' all_special_tokens: what tokenizer_config.json calls "<something>_token", and lists.
+std::set<std::string> named_special(const Json& config) {
+  std::set<std::string> named;
+  const auto add = [&](const Json& value) {
+    if (const std::string content = token_content(&value); !content.empty()) named.insert(content);
+  };
+  for (const auto& [key, value] : config.members()) {
+    if (key.ends_with("_token")) add(value);
+    if (key != "extra_special_tokens" && key != "additional_special_tokens" &&
+        key != "model_specific_special_tokens")
+      continue;
+    if (value.is_array())
+      for (const Json& item : value.items()) add(item);
+    if (value.is_object())
+      for (const auto& [name, item] : value.members()) add(item);
+  }
+  return named;
+}
+
 }  // namespace
 
 VocabularyTokens read_tokens(const TokenizerFiles& files, std::int64_t rows, bool byte_level) {
@@ -102,6 +121,25 @@ std::vector<float> scores_of(const VocabularyTokens& tokens, const std::vector<s
                                           : found->second);
   }
   return scores;
+}
+
+void set_plain_types(const TokenizerFiles& files, std::span<const char* const> visible,
+                     VocabularyTokens& tokens) {
+  const std::set<std::string> special = named_special(files.config);
+  const Json& vocab = files.tokenizer.at("model").at("vocab");
+  tokens.scores.assign(tokens.texts.size(), kNoScore);
+  for (std::size_t i = 0; i < tokens.texts.size(); ++i) {
+    const std::string& text = tokens.texts[i];
+    TokenType& type = tokens.types[i];
+    if (type == TokenType::kUnused) continue;
+    const bool byte = is_byte_token(text), of_vocabulary = vocab.find(text) != nullptr;
+    type = byte                     ? TokenType::kByte
+           : special.contains(text) ? TokenType::kControl
+           : of_vocabulary          ? TokenType::kNormal
+                                    : TokenType::kUserDefined;
+    for (const char* const name : visible)
+      if (text == name) type = TokenType::kUserDefined;
+  }
 }
 
 VocabularyTokens tokens_of_pieces(Io& io, const TokenizerFiles& files, const Path& directory,

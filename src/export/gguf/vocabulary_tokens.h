@@ -4,6 +4,7 @@
 // Rows that the tokenizer does not use are "[PADn]".
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ std::vector<std::string> read_merges(const TokenizerFiles& files);
 
 // Minus the rank of the first merge that makes the token, by which llama.cpp then merges in the same order.
 std::vector<float> scores_of(const VocabularyTokens& tokens, const std::vector<std::string>& merges);
+
+// Types and scores of tokens that llama.cpp merges by their merges: of the vocabulary those that
+// tokenizer_config.json names are controls, whatever tokenizer.json adds; of what comes behind it the others
+// are a user's, and so are all `visible` ones.
+void set_plain_types(const TokenizerFiles& files, std::span<const char* const> visible,
+                     VocabularyTokens& tokens);
 
 // The pieces of tokenizer.model in `directory`, whose scores are those that SentencePiece merges by; then
 // what was added to them: as it is, or (`as_told` false) controls by their looks and spaces as such.

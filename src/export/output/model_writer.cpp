@@ -180,7 +180,8 @@ void set_dtype(Json& config, DType dtype) {
 }
 
 DType written_dtype(const StoredTensor& tensor) {
-  return is_block_type(tensor.view.dtype) || tensor.block_scales ? DType::kBF16 : tensor.view.dtype;
+  if (tensor.bits_and_bytes && tensor.view.dtype == DType::kF4) return tensor.bits_and_bytes->dtype;
+  return is_block_type(tensor.view.dtype) || tensor.is_scaled() ? DType::kBF16 : tensor.view.dtype;
 }
 
 std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,

@@ -253,13 +253,14 @@ void UnfinishedOutput::move_documents() {
 }
 
 // Documents speak of one file: those of an earlier one go before it does, what vouches first.
-void UnfinishedOutput::publish_file(const std::string& sha256) {
+void UnfinishedOutput::publish_file(const std::string& sha256, std::span<const std::string> further) {
   check_target();
   const Json publication = Json::object({{"version", ""}, {"latest", false}, {"file", sha256}});
   if (journal_) journal_->append(Json::object({{"publication", publication}}));
   for (auto suffix = kBesideFile.rbegin(); suffix != kBesideFile.rend(); ++suffix)
     io_.remove(beside(*suffix));
   io_.sync_directory(parent_of(target_.directory));
+  for (const std::string& name : further) io_.rename(files() / name, parent_of(target_.directory) / name);
   io_.rename(files() / target_.directory.filename(), target_.directory);
   io_.sync_directory(parent_of(target_.directory));
   finish_publication(publication);

@@ -18,6 +18,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,8 @@ class UnfinishedOutput {
   std::string publish(const std::string& digest, bool move_latest);
   // Of a single file: every file of this place called as the target is, or that and a suffix of kBesideFile,
   // gets its name there.
-  void publish_file(const std::string& sha256);
+  // `further`, names in files(), belong to it and get theirs before.
+  void publish_file(const std::string& sha256, std::span<const std::string> further = {});
 
  private:
   Path place(const char* name) const { return directory_ / name; }

@@ -13,6 +13,7 @@
 #include "export/provenance/tar_file.h"
 #include "io/checkpoint.h"
 #include "io/digest_cache.h"
+#include "io/gguf.h"
 #include "model/linear_source.h"
 #include "model/model_spec.h"
 #include "model/open_checkpoint.h"
@@ -213,6 +214,8 @@ std::vector<Path> files_of(Io& io, const Path& output) {
     for (const std::string& more :
          {std::string(), std::string(".report.json"), std::string(".manifest.json")})
       if (io.exists(output.string() + more)) files.emplace_back(output.string() + more);
+    for (const std::string& part : further_gguf_parts(output.filename().string()))
+      files.push_back(output.parent_path() / part);
   } else {
     for (const std::string& name : io.list(output)) files.push_back(output / name);
   }

@@ -7,6 +7,7 @@
 #include "base/parent_path.h"
 #include "export/provenance/manifest.h"
 #include "export/provenance/signature.h"
+#include "io/gguf.h"
 
 namespace llmq {
 namespace {
@@ -58,7 +59,9 @@ DirectoryListing list_file(Io& io, const Path& file) {
   DirectoryListing listing;
   const Path directory = parent_of(file);
   const std::string name = file.filename().string();
-  for (const std::string& entry : {name, name + ".manifest.json", name + ".report.json"}) {
+  std::vector<std::string> entries = further_gguf_parts(name);
+  entries.insert(entries.begin(), {name, name + ".manifest.json", name + ".report.json"});
+  for (const std::string& entry : entries) {
     const FileStamp stamp = io.stamp(directory / entry);
     if (stamp.kind == FileKind::kRegular)
       listing.files.push_back(digest_listed(io, directory / entry, entry, stamp));

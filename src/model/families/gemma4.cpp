@@ -20,6 +20,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "model/gguf/gemma4_gguf.h"
 #include "model/structures/llama_like.h"
 
 namespace llmq {
@@ -326,7 +327,7 @@ std::optional<SlabNames> find_gemma4_experts(const Json&, const std::string& ten
 
 }  // namespace
 
-extern const Family kGemma4Family = {"gemma4_text", "Gemma4ForCausalLM", true, read_gemma4,
-                                     nullptr,       find_gemma4_experts};
+extern const Family kGemma4Family = {"gemma4_text", "Gemma4ForCausalLM", true,
+                                     read_gemma4,   &kGemma4Gguf,        find_gemma4_experts};
 
 }  // namespace llmq

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "model/gguf/llama4_gguf.h"
 #include "model/structures/llama_like.h"
 
 namespace llmq {
@@ -120,7 +121,7 @@ std::optional<SlabNames> find_llama4_experts(const Json&, const std::string& ten
 
 }  // namespace
 
-extern const Family kLlama4Family = {"llama4_text", "Llama4ForCausalLM", false, read_llama4,
-                                     nullptr,       find_llama4_experts};
+extern const Family kLlama4Family = {"llama4_text", "Llama4ForCausalLM", false,
+                                     read_llama4,   &kLlama4Gguf,        find_llama4_experts};
 
 }  // namespace llmq

@@ -3,7 +3,11 @@
 // Transformers' configuration_ministral3 and modeling_ministral3.
 //
 // A turn is linear, so queries turn by a table of their own that has the factor in it.
+//
+// As GGUF Mistral Small 3 is of the same architecture: without yarn, and its queries do not grow.
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
@@ -30,8 +34,41 @@ void read_ministral3(ConfigFields& config, std::int64_t layers, ModelSpec& spec)
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufKey, 15> kMinistral3Keys{
+    GgufKey::kBlockCount,        GgufKey::kContextLength, GgufKey::kEmbeddingLength,
+    GgufKey::kFeedForwardLength, GgufKey::kHeadCount,     GgufKey::kKvHeadCount,
+    GgufKey::kRopeScaling,       GgufKey::kFrequencyBase, GgufKey::kNormEpsilon,
+    GgufKey::kKeyLength,         GgufKey::kFileType,      GgufKey::kVocabularySize,
+    GgufKey::kTurningDimensions, GgufKey::kYarnDivisor,   GgufKey::kQueryGrowth};
+
+// Transformers takes its default, a yarn, where rope_parameters are missing.
+void add_ministral3_gguf(const GgufHeader& header, Json& config) {
+  const Json scaling = config.at("rope_scaling");
+  Json rope = scaling.is_null() ? Json::object({{"rope_type", "default"}}) : scaling;
+  rope["rope_theta"] = config.at("rope_theta");
+  if (const auto growth = header.find_number(kMinistral3Gguf.key(GgufKey::kQueryGrowth));
+      growth && *growth != 0) {
+    if (rope.find("original_max_position_embeddings") == nullptr)
+      bad_gguf(header, kMinistral3Gguf.key(GgufKey::kQueryGrowth),
+               "is there without rope.scaling.original_context_length, in which queries grow");
+    rope["llama_4_scaling_beta"] = *growth;
+  }
+  config.erase("rope_scaling"), config.erase("rope_theta");
+  config["rope_parameters"] = rope;
+  config["sliding_window"] = Json();
+  refuse_gguf_biases(header, "Ministral 3");
+}
+
 }  // namespace
 
-extern const Family kMinistral3Family = {"ministral3", "Ministral3ForCausalLM", false, read_ministral3};
+extern const GgufFamily kMinistral3Gguf = {.architecture = "mistral3",
+                                           .names = kLlamaNames,
+                                           .keys = kMinistral3Keys,
+                                           .turns_neighbours = true,
+                                           .without_tower = true,
+                                           .vocabulary = kLlamaVocabulary,
+                                           .add_config = add_ministral3_gguf};
+extern const Family kMinistral3Family = {"ministral3", "Ministral3ForCausalLM", false, read_ministral3,
+                                         &kMinistral3Gguf};
 
 }  // namespace llmq

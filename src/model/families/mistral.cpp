@@ -25,9 +25,7 @@ void read_mistral(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
 
 void add_mistral_gguf(const GgufHeader& header, Json& config) {
   config["sliding_window"] = gguf_window(header);
-  if (has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"}) ||
-      has_gguf_biases(header, {"ffn_gate", "ffn_up", "ffn_down"}))
-    unsupported_gguf(header, "blk.0", "a Mistral model with biases");
+  refuse_gguf_biases(header, "Mistral");
 }
 
 // GGUF has no architecture of its own for it.
@@ -36,6 +34,7 @@ constexpr GgufFamily kMistralGguf = {.architecture = "llama",
                                      .keys = kLlamaKeys,
                                      .turns_neighbours = true,
                                      .output_biases = true,
+                                     .in_tower = &kMinistral3Gguf,
                                      .window = GgufWindow::kIfThere,
                                      .large = GgufLarge::kSharedKeys,
                                      .vocabulary = kLlamaVocabulary,

@@ -47,7 +47,7 @@ std::int64_t count_found(const ModelSpec& spec, const StoredShapes& stored) {
   look("lm_head.weight", {spec.vocab_size, spec.hidden_size});
   for (const BlockSpec& block : spec.blocks) {
     for (const NormSpec& norm : block.norms)
-      look(norm.gain.tensor, {norm.width}), look(norm.bias.tensor, {norm.width});
+      look(norm.gain.tensor, norm.gain_shape()), look(norm.bias.tensor, {norm.width});
     for (const MixerTensor& tensor : block.tensors) look(tensor.place.tensor, tensor.shape);
     for (const LinearSpec& linear : block.linears)
       look(linear.weight.tensor, {linear.out_features, linear.in_features}),

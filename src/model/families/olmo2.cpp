@@ -17,18 +17,6 @@ void read_olmo2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
-constexpr std::array<GgufName, 11> kOlmo2BlockNames{{{"attn_q", "self_attn.q_proj"},
-                                                     {"attn_k", "self_attn.k_proj"},
-                                                     {"attn_v", "self_attn.v_proj"},
-                                                     {"attn_output", "self_attn.o_proj"},
-                                                     {"attn_q_norm", "self_attn.q_norm"},
-                                                     {"attn_k_norm", "self_attn.k_norm"},
-                                                     {"post_attention_norm", "post_attention_layernorm"},
-                                                     {"ffn_gate", "mlp.gate_proj"},
-                                                     {"ffn_up", "mlp.up_proj"},
-                                                     {"ffn_down", "mlp.down_proj"},
-                                                     {"post_ffw_norm", "post_feedforward_layernorm"}}};
-
 constexpr std::array<GgufKey, 10> kOlmo2Keys{
     GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
     GgufKey::kHeadCount,   GgufKey::kKvHeadCount,   GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
@@ -38,10 +26,8 @@ void add_olmo2_gguf(const GgufHeader& header, Json& config) {
   config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
 }
 
-constexpr GgufFamily kOlmo2Gguf = {.architecture = "olmo2",
-                                   .names = {"model.layers", kLlamaModelNames, kOlmo2BlockNames},
-                                   .keys = kOlmo2Keys,
-                                   .add_config = add_olmo2_gguf};
+constexpr GgufFamily kOlmo2Gguf = {
+    .architecture = "olmo2", .names = kOlmo2Names, .keys = kOlmo2Keys, .add_config = add_olmo2_gguf};
 
 }  // namespace
 

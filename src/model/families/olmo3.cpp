@@ -1,6 +1,10 @@
 // OLMo 3: OLMo 2 of which three blocks of four have a window; only those without one stretch their rope.
 // Source: Transformers' configuration_olmo3 and modeling_olmo3.
+//
+// GGUF has OLMo 2's architecture for it, with a window.
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
@@ -21,8 +25,37 @@ void read_olmo3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufKey, 14> kOlmo3Keys{GgufKey::kBlockCount,
+                                             GgufKey::kContextLength,
+                                             GgufKey::kEmbeddingLength,
+                                             GgufKey::kFeedForwardLength,
+                                             GgufKey::kHeadCount,
+                                             GgufKey::kKvHeadCount,
+                                             GgufKey::kRopeScaling,
+                                             GgufKey::kFrequencyBase,
+                                             GgufKey::kWindowFrequencyBase,
+                                             GgufKey::kNormEpsilon,
+                                             GgufKey::kStatedKeyLength,
+                                             GgufKey::kFileType,
+                                             GgufKey::kWindow,
+                                             GgufKey::kWindowPattern};
+
+void add_olmo3_gguf(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+  config["sliding_window"] = gguf_window(header);
+  const std::int64_t blocks = config.at("num_hidden_layers").as_integer();
+  config["layer_types"] = gguf_layer_types(header, blocks, kOlmo3Period);
+}
+
+constexpr GgufFamily kOlmo3Gguf = {.architecture = "olmo2",
+                                   .names = kOlmo2Names,
+                                   .keys = kOlmo3Keys,
+                                   .one_rope_base = true,
+                                   .window = GgufWindow::kIfThere,
+                                   .add_config = add_olmo3_gguf};
+
 }  // namespace
 
-extern const Family kOlmo3Family = {"olmo3", "Olmo3ForCausalLM", false, read_olmo3};
+extern const Family kOlmo3Family = {"olmo3", "Olmo3ForCausalLM", false, read_olmo3, &kOlmo3Gguf};
 
 }  // namespace llmq

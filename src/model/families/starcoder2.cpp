@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include "model/block_builder.h"
+#include "model/gguf/gguf_fields.h"
 #include "model/structures/llama_like.h"
+#include "model/structures/llama_like_gguf.h"
 
 namespace llmq {
 namespace {
@@ -68,8 +70,39 @@ void read_starcoder2(ConfigFields& config, std::int64_t layers, ModelSpec& spec)
     spec.blocks[i] = starcoder2_block(fmt::format("model.layers.{}", i), like);
 }
 
+constexpr auto kStarcoder2BlockNames = joined(
+    kAttentionNames,
+    std::array<GgufName, 3>{
+        {{"ffn_norm", "post_attention_layernorm"}, {"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}}});
+constexpr std::array<GgufKey, 12> kStarcoder2Keys{
+    GgufKey::kBlockCount,        GgufKey::kContextLength, GgufKey::kEmbeddingLength,
+    GgufKey::kFeedForwardLength, GgufKey::kHeadCount,     GgufKey::kKvHeadCount,
+    GgufKey::kRopeScaling,       GgufKey::kFrequencyBase, GgufKey::kLayerNormEpsilon,
+    GgufKey::kStatedKeyLength,   GgufKey::kFileType,      GgufKey::kWindow};
+
+void add_starcoder2_gguf(const GgufHeader& header, Json& config);
+
+constexpr GgufFamily kStarcoder2Gguf = {.architecture = "starcoder2",
+                                        .names = {"model.layers", kLlamaModelNames, kStarcoder2BlockNames},
+                                        .keys = kStarcoder2Keys,
+                                        .output_biases = true,
+                                        .needs_biases = true,
+                                        .window = GgufWindow::kOrNone,
+                                        .activation = Activation::kGeluTanh,
+                                        .add_config = add_starcoder2_gguf};
+
+void add_starcoder2_gguf(const GgufHeader& header, Json& config) {
+  const std::int64_t window = gguf_window(header);
+  config["hidden_act"] = "gelu_pytorch_tanh";
+  config["norm_epsilon"] = header.number(kStarcoder2Gguf.key(GgufKey::kLayerNormEpsilon));
+  config["sliding_window"] = window > 0 ? Json(window) : Json();
+  config["use_bias"] =
+      has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"});
+}
+
 }  // namespace
 
-extern const Family kStarcoder2Family = {"starcoder2", "Starcoder2ForCausalLM", true, read_starcoder2};
+extern const Family kStarcoder2Family = {"starcoder2", "Starcoder2ForCausalLM", true, read_starcoder2,
+                                         &kStarcoder2Gguf};
 
 }  // namespace llmq

@@ -6,8 +6,9 @@
 
 namespace llmq {
 
-extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kQwen2VlText, kQwen25VlText,
-    kQwen3VlText, kQwen3VlMoeText, kQwen35Text, kQwen35MoeText, kGemma3Family, kGemma4Family, kLlama4Family;
+extern const Family kLlamaFamily, kMistralFamily, kMinistral3Family, kQwen2Family, kQwen3Family, kQwen2VlText,
+    kQwen25VlText, kQwen3VlText, kQwen3VlMoeText, kQwen35Text, kQwen35MoeText, kGemma3Family, kGemma4Family,
+    kLlama4Family;
 
 namespace {
 
@@ -55,7 +56,7 @@ constexpr const Family* kOfQwen3Vl[] = {&kQwen3VlText};
 constexpr const Family* kOfQwen3VlMoe[] = {&kQwen3VlMoeText};
 constexpr const Family* kOfQwen35[] = {&kQwen35Text};
 constexpr const Family* kOfQwen35Moe[] = {&kQwen35MoeText};
-constexpr const Family* kOfMistral3[] = {&kMistralFamily};
+constexpr const Family* kOfMistral3[] = {&kMistralFamily, &kMinistral3Family};
 constexpr const Family* kOfGemma3[] = {&kGemma3Family};
 constexpr const Family* kOfGemma4[] = {&kGemma4Family};
 constexpr const Family* kOfLlama4[] = {&kLlama4Family};

@@ -15,31 +15,43 @@ std::string_view text_of(GgufKey key) {
     case GgufKey::kBlockCount:
       return "block_count";
     case GgufKey::kContextLength:
+    case GgufKey::kStatedContextLength:
       return "context_length";
     case GgufKey::kEmbeddingLength:
       return "embedding_length";
     case GgufKey::kFeedForwardLength:
+    case GgufKey::kFeedForwardLengths:
       return "feed_forward_length";
     case GgufKey::kHeadCount:
       return "attention.head_count";
     case GgufKey::kKvHeadCount:
+    case GgufKey::kKvHeadCounts:
       return "attention.head_count_kv";
     case GgufKey::kRopeScaling:
       return "rope.scaling";
+    case GgufKey::kNoRopeScaling:
+      return "rope.scaling.type";
     case GgufKey::kOriginalContext:
       return "rope.scaling.original_context_length";
     case GgufKey::kFrequencyBase:
+    case GgufKey::kUnusualFrequencyBase:
       return "rope.freq_base";
     case GgufKey::kNormEpsilon:
       return "attention.layer_norm_rms_epsilon";
+    case GgufKey::kLayerNormEpsilon:
+      return "attention.layer_norm_epsilon";
     case GgufKey::kKeyLength:
     case GgufKey::kUnusualKeyLength:
+    case GgufKey::kFullKeyLength:
       return "attention.key_length";
     case GgufKey::kFileType:
       break;  // no key of an architecture
+    case GgufKey::kTensorLayout:
+      return "tensor_data_layout";
     case GgufKey::kVocabularySize:
       return "vocab_size";
     case GgufKey::kTurningDimensions:
+    case GgufKey::kFullTurningDimensions:
       return "rope.dimension_count";
     case GgufKey::kWindow:
       return "attention.sliding_window";
@@ -50,6 +62,7 @@ std::string_view text_of(GgufKey key) {
     case GgufKey::kResidualScale:
       return "residual_scale";
     case GgufKey::kLogitScale:
+    case GgufKey::kLogitMultiplier:
       return "logit_scale";
     case GgufKey::kExpertCount:
       return "expert_count";
@@ -63,6 +76,16 @@ std::string_view text_of(GgufKey key) {
       return "expert_gating_func";
     case GgufKey::kWindowFrequencyBase:
       return "rope.freq_base_swa";
+    case GgufKey::kWindowPattern:
+      return "attention.sliding_window_pattern";
+    case GgufKey::kWindowKeyLength:
+      return "attention.key_length_swa";
+    case GgufKey::kWindowTurningDimensions:
+      return "rope.dimension_count_swa";
+    case GgufKey::kSharedKvBlocks:
+      return "attention.shared_kv_layers";
+    case GgufKey::kEmbeddedWidth:
+      return "embedding_length_per_layer_input";
     case GgufKey::kAttentionSoftcap:
       return "attn_logit_softcapping";
     case GgufKey::kLogitSoftcap:
@@ -96,6 +119,8 @@ std::string_view text_of(GgufKey key) {
       return "expert_shared_count";
     case GgufKey::kDenseBlocks:
       return "leading_dense_block_count";
+    case GgufKey::kMixtureInterval:
+      return "interleave_moe_layer_step";
     case GgufKey::kExpertScale:
       return "expert_weights_scale";
     case GgufKey::kExpertsNormalized:
@@ -108,7 +133,10 @@ std::string_view text_of(GgufKey key) {
     case GgufKey::kLatentRank:
       return "attention.kv_lora_rank";
     case GgufKey::kYarnLogMultiplier:
+    case GgufKey::kYarnDivisor:
       return "rope.scaling.yarn_log_multiplier";
+    case GgufKey::kQueryGrowth:
+      return "attention.temperature_scale";
     case GgufKey::kRopeSections:
     case GgufKey::kDefaultRopeSections:
       return "rope.dimension_sections";
@@ -134,7 +162,8 @@ std::string architectures(bool (*meant)(const GgufFamily& family)) {
 }
 
 bool reads(const GgufFamily& family, bool windowed) {
-  return family.window == GgufWindow::kAlways || (family.window == GgufWindow::kIfThere) == windowed;
+  return family.window == GgufWindow::kAlways || family.window == GgufWindow::kOrNone ||
+         (family.window == GgufWindow::kIfThere) == windowed;
 }
 
 }  // namespace
@@ -152,7 +181,8 @@ const Family& family_of_gguf(const GgufHeader& header) {
   for (const Family* family : families()) {
     if (family->gguf == nullptr || architecture != family->gguf->architecture) continue;
     known = true;
-    if (reads_experts(*family->gguf) != (experts != 0)) continue;
+    const bool dense = family->gguf->dense_too && experts == 0;
+    if (reads_experts(*family->gguf) != (experts != 0) && !dense) continue;
     if (family->gguf->has(GgufKey::kStatedGatingFunction) &&
         (family->gguf->score == RouterScore::kSigmoid) !=
             (header.find_integer(family->gguf->key(GgufKey::kStatedGatingFunction)) == kGgufSigmoid))
@@ -171,10 +201,6 @@ const Family& family_of_gguf(const GgufHeader& header) {
   unsupported_gguf(header, "general.architecture",
                    fmt::format("architecture \"{}\" is not read from GGUF; {} are",
                                architecture.substr(0, 64), architectures(any_family)));
-}
-
-const std::string& gguf_decoder(const ModelSpec& spec) {
-  return spec.wrapper ? spec.wrapper->decoder : spec.family;
 }
 
 std::string name_in_decoder(const ModelSpec& spec, const std::string& tensor) {
@@ -198,6 +224,9 @@ GgufWidths gguf_widths(const ModelSpec& spec) {
     } else if (const LatentAttentionSpec* const latent = block.latent_attention()) {
       widths.heads = latent->heads, widths.rank = latent->rank;
       widths.plain = latent->plain, widths.latent_value_dim = latent->value_dim;
+    } else if (const AttentionSpec* const own = block.attention(); own != nullptr && own->grouped) {
+      widths.groups = own->kv_heads, widths.group_queries = own->queries_of_group();
+      widths.head_dim = own->head_dim;
     }
   return widths;
 }
@@ -206,6 +235,12 @@ const GgufFamily* gguf_family(std::string_view model_type) {
   for (const Family* family : families())
     if (model_type == family->model_type) return family->gguf;
   return nullptr;
+}
+
+const GgufFamily* gguf_family(const ModelSpec& spec) {
+  if (!spec.wrapper) return gguf_family(spec.family);
+  const GgufFamily* const decoder = gguf_family(spec.wrapper->decoder);
+  return decoder != nullptr && decoder->in_tower != nullptr ? decoder->in_tower : decoder;
 }
 
 }  // namespace llmq

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "model/config_fields.h"
 #include "model/families/family.h"
 #include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_fields.h"
@@ -75,8 +76,14 @@ Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
   if (sizes.layers < 1)
     bad_gguf(header, family.key(GgufKey::kFurtherBlocks),
              fmt::format("is {}, of {} blocks in all", sizes.further, sizes.layers + sizes.further));
-  if (family.experts == GgufExperts::kNone || header.find(family.key(GgufKey::kFeedForwardLength)) != nullptr)
-    sizes.intermediate = required(GgufKey::kFeedForwardLength);
+  if (sizes.layers > kLayersRange.most)
+    bad_gguf(header, family.key(GgufKey::kBlockCount),
+             fmt::format("is {}; the most blocks that are read are {}", sizes.layers, kLayersRange.most));
+  if (const std::string key = family.key(GgufKey::kFeedForwardLength);
+      family.experts == GgufExperts::kNone || header.find(key) != nullptr)
+    sizes.intermediate = family.has(GgufKey::kFeedForwardLengths)
+                             ? gguf_sizes_of_blocks(header, key, sizes.layers).front()
+                             : required(GgufKey::kFeedForwardLength);
   sizes.context = required(GgufKey::kContextLength);
   sizes.heads = required(GgufKey::kHeadCount);
   const std::string kv_heads = family.key(GgufKey::kKvHeadCount),
@@ -85,7 +92,10 @@ Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
                     turning = family.key(GgufKey::kTurningDimensions);
   // Over latents every head has keys of its own, and what is told of the file's cache is of all of them.
   const bool latents = family.has(GgufKey::kLatentRank);
-  sizes.kv_heads = latents ? sizes.heads : optional(kv_heads, sizes.heads);
+  const bool by_block = family.has(GgufKey::kKvHeadCounts);
+  sizes.kv_heads = latents    ? sizes.heads
+                   : by_block ? gguf_sizes_of_blocks(header, kv_heads, sizes.layers).front()
+                              : optional(kv_heads, sizes.heads);
   sizes.head_dim =
       latents ? required(GgufKey::kTurningDimensions) : optional(key_length, sizes.hidden / sizes.heads);
   if (sizes.heads % sizes.kv_heads != 0)
@@ -95,8 +105,14 @@ Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
              fmt::format("a head of {} values cannot be rotated in pairs", sizes.head_dim));
   if (!latents && optional(value_length, sizes.head_dim) != sizes.head_dim)
     unsupported_gguf(header, value_length, "differs from the key length");
-  if (family.has(GgufKey::kExpertCount)) sizes.experts = required(GgufKey::kExpertCount);
+  if (family.has(GgufKey::kExpertCount) &&
+      !(family.dense_too && header.find(family.key(GgufKey::kExpertCount)) == nullptr))
+    sizes.experts = required(GgufKey::kExpertCount);
   sizes.widths = read_widths(header, family, sizes.hidden);
+  if (family.has(GgufKey::kTensorLayout)) {
+    sizes.widths.groups = sizes.kv_heads, sizes.widths.group_queries = sizes.heads / sizes.kv_heads;
+    sizes.widths.head_dim = sizes.head_dim;
+  }
   sizes.turning = optional(turning, sizes.head_dim);
   if (sizes.turning != sizes.head_dim && !family.partial_rope)
     unsupported_gguf(header, turning,
@@ -143,15 +159,21 @@ bool is_rope_factors(const GgufFamily& family, std::string_view name) {
                                                      : name == kRopeFactorsName;
 }
 
-void add_stack(const GgufTensor& tensor, std::size_t index, const std::string& name,
+// `names`: of what lies in each matrix, equally many rows, one behind another.
+void add_stack(const GgufHeader& header, std::size_t index, const std::vector<std::string>& names,
                std::vector<NamedGgufTensor>& into) {
-  const std::size_t star = name.find('*');
-  const std::int64_t count = tensor.shape[0];
-  for (std::int64_t i = 0; i < count; ++i)
-    into.push_back(
-        {name.substr(0, star) + std::to_string(i) + name.substr(star + 1), index, 0,
-         tensor.shape.rank() == 2 ? Shape{tensor.shape[1]} : Shape{tensor.shape[1], tensor.shape[2]},
-         static_cast<std::uint64_t>(i) * (tensor.bytes / static_cast<std::uint64_t>(count))});
+  const GgufTensor& tensor = header.tensors[index];
+  const std::int64_t many = std::ssize(names), count = tensor.shape[0] * many;
+  if (tensor.shape[1] % many != 0)
+    bad_gguf(header, tensor.name, fmt::format("its shape {} has no {} halves", tensor.shape.text(), many));
+  const std::int64_t rows = tensor.shape[1] / many;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::string& name = names[static_cast<std::size_t>(i % many)];
+    const std::size_t star = name.find('*');
+    into.push_back({name.substr(0, star) + std::to_string(i / many) + name.substr(star + 1), index, 0,
+                    tensor.shape.rank() == 2 ? Shape{rows} : Shape{rows, tensor.shape[2]},
+                    static_cast<std::uint64_t>(i) * (tensor.bytes / static_cast<std::uint64_t>(count))});
+  }
 }
 
 // Of a tensor that may have others.
@@ -184,7 +206,8 @@ void check_pieces(const GgufHeader& header, const std::vector<NamedGgufTensor>& 
 void translate(const GgufHeader& header, std::size_t index, const GgufFamily& family, const Sizes& sizes,
                std::vector<NamedGgufTensor>& into) {
   const GgufTensor& tensor = header.tensors[index];
-  const TranslatedName translated = hugging_face_name(family, tensor.name, sizes.layers, sizes.further);
+  const auto has = [&](std::string_view name) { return find_gguf_tensor(header, name) != nullptr; };
+  const TranslatedName translated = hugging_face_name(family, tensor.name, sizes.layers, sizes.further, has);
   if (translated.name.empty())
     unsupported_gguf(
         header, tensor.name,
@@ -195,7 +218,9 @@ void translate(const GgufHeader& header, std::size_t index, const GgufFamily& fa
       bad_gguf(header, tensor.name,
                fmt::format("its shape {} is not that of a {} for each of {} experts", tensor.shape.text(),
                            vectors ? "vector" : "matrix", sizes.experts));
-    return add_stack(tensor, index, translated.name, into);
+    std::vector<std::string> names = {translated.name};
+    if (!translated.then.empty()) names.push_back(translated.then);
+    return add_stack(header, index, names, into);
   }
   if (family.part != nullptr)
     if (std::optional<GgufPart> part = family.part(name_in_gguf_block(tensor.name), sizes.widths))
@@ -235,8 +260,7 @@ void set_token_ids(const GgufHeader& header, Json& object) {
     if (const auto id = header.find_integer(key)) object[name] = *id;
 }
 
-Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, const Family& family,
-                  const Sizes& sizes) {
+Json build_config(const GgufHeader& header, const Family& family, const Sizes& sizes) {
   const GgufTensor* embedding = find_gguf_tensor(header, "token_embd.weight");
   if (!embedding) bad_gguf(header, "token_embd.weight", "the tensor is missing");
   if (embedding->shape.rank() != 2 || embedding->shape[1] != sizes.hidden)
@@ -253,11 +277,11 @@ Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, co
   config["head_dim"] = sizes.head_dim;
   config["hidden_act"] = "silu";
   config["max_position_embeddings"] = sizes.context;
-  config["rms_norm_eps"] = header.number(family.gguf->key(GgufKey::kNormEpsilon));
+  if (family.gguf->has(GgufKey::kNormEpsilon))
+    config["rms_norm_eps"] = header.number(family.gguf->key(GgufKey::kNormEpsilon));
   const double theta = header.find_number(family.gguf->key(GgufKey::kFrequencyBase)).value_or(10000.0);
   config["rope_theta"] = theta;
-  config["rope_scaling"] =
-      gguf_rope_scaling(header, bytes, *family.gguf, {sizes.turning, theta, sizes.context});
+  config["rope_scaling"] = gguf_rope_scaling(header, *family.gguf, {sizes.turning, theta, sizes.context});
   if (sizes.turning != sizes.head_dim) config["partial_rotary_factor"] = turning_share(sizes);
   const std::string original = family.gguf->key(GgufKey::kOriginalContext);
   if (family.gguf->has(GgufKey::kOriginalContext) && header.find(original) != nullptr)
@@ -273,12 +297,12 @@ Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, co
 
 }  // namespace
 
-GgufReading read_gguf_model(const GgufHeader& header, std::span<const std::byte> bytes) {
+GgufReading read_gguf_model(const GgufHeader& header) {
   const Family& family = family_of_gguf(header);
   const Sizes sizes = read_sizes(header, *family.gguf);
   refuse_unknown_mathematics(header, *family.gguf);
   GgufReading model;
-  model.config = build_config(header, bytes, family, sizes);
+  model.config = build_config(header, family, sizes);
   for (std::size_t index = 0; index < header.tensors.size(); ++index)
     if (!is_rope_factors(*family.gguf, header.tensors[index].name))
       translate(header, index, *family.gguf, sizes, model.tensors);

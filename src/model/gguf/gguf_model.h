@@ -16,9 +16,9 @@
 
 namespace llmq {
 
-// `bytes` is the file that `header` was parsed from. vocab_size is that of the embedding. Errors: kBadInput,
+// What `header` was parsed from is there still. vocab_size is that of the embedding. Errors: kBadInput,
 // kUnsupported.
-GgufReading read_gguf_model(const GgufHeader& header, std::span<const std::byte> bytes);
+GgufReading read_gguf_model(const GgufHeader& header);
 
 // Small files that stand beside config.json and come from metadata alone: generation_config.json, and
 // chat_template.jinja when there is one.

@@ -11,10 +11,23 @@ namespace {
 
 constexpr std::string_view kBlocks = "blk.";
 
+using HasTensor = std::function<bool(std::string_view tensor)>;
+
 const GgufName* find_gguf(std::span<const GgufName> rows, std::string_view stem, bool whole) {
-  const auto found = std::find_if(
-      rows.begin(), rows.end(), [&](const GgufName& row) { return row.gguf == stem && row.whole == whole; });
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const GgufName& row) {
+    return row.gguf == stem && row.whole == whole && row.beside.empty();
+  });
   return found == rows.end() ? nullptr : &*found;
+}
+
+// The same of a block, whose rows may ask for another tensor beside theirs.
+const GgufName* find_in_block(std::span<const GgufName> rows, std::int64_t block, std::string_view stem,
+                              bool whole, const HasTensor& has) {
+  for (const GgufName& row : rows)
+    if (row.gguf == stem && row.whole == whole && !row.beside.empty() && has &&
+        has(fmt::format("{}{}.{}.weight", kBlocks, block, row.beside)))
+      return &row;
+  return find_gguf(rows, stem, whole);
 }
 
 // "blk.3.attn_q" -> 3, "attn_q"; -1 where it is not of a block.
@@ -33,16 +46,17 @@ std::pair<std::int64_t, std::string_view> block_and_rest(std::string_view name) 
 // "blk.3.attn_q" -> "model.layers.3.self_attn.q_proj"; empty when unknown. `layers` and `further` bound the
 // number.
 TranslatedName translated(const GgufNames& names, std::string_view stem, std::int64_t layers,
-                          std::int64_t further, bool whole) {
+                          std::int64_t further, bool whole, const HasTensor& has) {
   if (const GgufName* row = find_gguf(names.of_model, stem, whole))
     return {std::string(row->hugging_face), row->heads};
   const auto [layer, rest] = block_and_rest(stem);
   if (layer < 0 || layer >= layers + further) return {};
   const bool renumbered = layer >= layers && !names.further.empty();
-  if (const GgufName* const row = find_gguf(names.of_block, rest, whole))
+  if (const GgufName* const row = find_in_block(names.of_block, layer, rest, whole, has))
     return {fmt::format("{}.{}.{}", renumbered ? names.further : names.blocks,
                         renumbered ? layer - layers : layer, row->hugging_face),
-            row->heads, row->unshifted};
+            row->heads, row->unshifted,
+            row->then.empty() ? std::string() : fmt::format("{}.{}.{}", names.blocks, layer, row->then)};
   const GgufName* const row = layer < layers ? nullptr : find_gguf(names.of_further, rest, whole);
   if (row == nullptr) return {};
   if (!renumbered) return {fmt::format("{}.{}.{}", names.blocks, layer, row->hugging_face)};
@@ -83,7 +97,8 @@ std::vector<std::string> gguf_names(const GgufFamily& family, std::string_view h
     if (row.whole && hugging_face.substr(blocks.size() + dot + 1) == row.hugging_face)
       return {fmt::format("{}{}.{}", kBlocks, stem.substr(0, dot), row.gguf)};
   for (const GgufName& row : family.names.of_block)
-    if (!row.whole && is_of(stem.substr(dot + 1), row.hugging_face))
+    if (!row.whole &&
+        (is_of(stem.substr(dot + 1), row.hugging_face) || is_of(stem.substr(dot + 1), row.then)))
       found.push_back(fmt::format("{}{}.{}{}", kBlocks, stem.substr(0, dot), row.gguf, suffix));
   return found;
 }
@@ -119,13 +134,14 @@ std::vector<std::string> gguf_further_names(const GgufFamily& family, std::strin
 }
 
 TranslatedName hugging_face_name(const GgufFamily& family, std::string_view gguf, std::int64_t layers,
-                                 std::int64_t further) {
-  if (TranslatedName whole = translated(family.names, gguf, layers, further, true); !whole.name.empty())
+                                 std::int64_t further, const HasTensor& has) {
+  if (TranslatedName whole = translated(family.names, gguf, layers, further, true, has); !whole.name.empty())
     return whole;
   const auto [stem, suffix] = stem_and_suffix(gguf);
   if (suffix.empty()) return {};
-  TranslatedName result = translated(family.names, stem, layers, further, false);
+  TranslatedName result = translated(family.names, stem, layers, further, false, has);
   if (!result.name.empty()) result.name += suffix;
+  if (!result.then.empty()) result.then += suffix;
   return result;
 }
 

@@ -19,7 +19,6 @@ struct GgufRopeSizes {
 };
 
 // An object, or null where nothing is scaled. What no config can say is refused by name.
-Json gguf_rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const GgufFamily& family,
-                       const GgufRopeSizes& sizes);
+Json gguf_rope_scaling(const GgufHeader& header, const GgufFamily& family, const GgufRopeSizes& sizes);
 
 }  // namespace llmq

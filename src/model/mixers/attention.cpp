@@ -97,6 +97,26 @@ void apply_gates(Backend& backend, const TensorView& gates, const Heads& wide, c
   backend.gated_activation(heads, gates, wide.view, Activation::kSigmoid);
 }
 
+// q, k and v of what their one linear gives, for each KV head its queries, its key and its value.
+void project_groups(const ForwardContext& context, const BlockWeights& weights, const AttentionSpec& spec,
+                    const TensorView& x, const TensorView& q, const TensorView& k, const TensorView& v,
+                    const RowAdapters& adapters) {
+  const std::int64_t rows = x.rows(), groups = spec.kv_heads, dim = spec.head_dim;
+  const Heads all(context.backend, rows, groups, spec.group_rows());
+  const PartOutput output{spec.query, all.storage.view(DType::kF32, {rows, groups * spec.group_rows()})};
+  run_linears(context.backend, weights, x, {&output, 1}, adapters);
+  std::int64_t first = 0;
+  const auto take = [&](const TensorView& into, std::int64_t width) {
+    TensorView from = all.view;  // rows stay as far from one another as they are
+    from.pointer = from.as<float>() + first;
+    from.shape = Shape{rows, groups, width};
+    context.backend.convert(TensorView(into.pointer, DType::kF32, from.shape, into.device), from);
+    first += width;
+  };
+  take(q, spec.queries_of_group() * dim);
+  take(k, dim), take(v, dim);
+}
+
 }  // namespace
 
 std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
@@ -125,7 +145,10 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
                                 block);
   }
   const PartOutput outputs[] = {{spec.query, flat(q)}, {spec.key, flat(k)}, {spec.value, flat(v)}};
-  run_linears(context.backend, weights, x, std::span(outputs).first(spec.value_is_key() ? 2 : 3), adapters);
+  if (spec.grouped)
+    project_groups(context, weights, spec, x, q, k, v, adapters);
+  else
+    run_linears(context.backend, weights, x, std::span(outputs).first(spec.value_is_key() ? 2 : 3), adapters);
   if (spec.value_is_key()) context.backend.convert(v, k);
   normalize_and_rotate(context, weights, spec, spec.query_norm, spec.query_table.value_or(spec.rope.table),
                        spec.gated ? half_of_heads(q, 0) : q, positions, block);

@@ -34,12 +34,38 @@ bool says_nothing(const Json* value) {
          (value->is_array() && value->items().empty());
 }
 
+// Floats in groups have scales of two levels, or exponents, which show in their type.
+void read_float_groups(ConfigFields& weights, const QuantScheme& scheme, const std::string& strategy) {
+  if (scheme.weight_type == WeightType::kFloat4 && scheme.granularity != Granularity::kGroup)
+    weights.unsupported("strategy", fmt::format("floats of 4 bits by {} are not supported", strategy),
+                        "tensor_group and group are");
+  if (scheme.weight_type == WeightType::kInteger || strategy != "group") return;
+  if (scheme.group_size != kMxGroup)
+    weights.unsupported("group_size",
+                        fmt::format("is {}; floats in groups of {} are supported, and of 4 bits "
+                                    "by tensor_group in groups of {}",
+                                    scheme.group_size, kMxGroup, kNvfp4Group));
+  const std::string type = weights.text("scale_dtype", "");
+  const bool may_be_open = scheme.weight_type == WeightType::kFloat4;  // as compressed-tensors 0.13 left it
+  if (type != "torch.uint8" && !(type.empty() && may_be_open))
+    weights.unsupported("scale_dtype", fmt::format("is \"{}\"; floats in groups of {} have exponents, "
+                                                   "torch.uint8",
+                                                   type, kMxGroup));
+}
+
 void read_strategy(ConfigFields& weights, QuantScheme& scheme) {
   const std::int64_t group = weights.integer("group_size", {-1, kMostGroup}, 0);
   // Absent strategies are inferred from the group size, as QuantizationArgs does.
   const char* inferred = group > 0 ? "group" : group == -1 ? "channel" : "tensor";
   const std::string strategy = weights.text("strategy", inferred);
-  if (strategy == "group") {
+  if (strategy == "tensor_group") {
+    scheme.granularity = Granularity::kGroup;
+    scheme.group_size = static_cast<int>(group);
+    if (scheme.weight_type != WeightType::kFloat4 || group != kNvfp4Group)
+      weights.unsupported(
+          "strategy",
+          fmt::format("\"tensor_group\" is read of floats of {} bits in groups of {}", 4, kNvfp4Group));
+  } else if (strategy == "group") {
     if (group <= 0)
       weights.bad("group_size", fmt::format("is {}; the strategy \"group\" needs a size above 0", group));
     scheme.granularity = Granularity::kGroup;
@@ -57,11 +83,9 @@ void read_strategy(ConfigFields& weights, QuantScheme& scheme) {
     weights.unsupported("strategy", fmt::format("the strategy \"{}\" is not known here", strategy),
                         "group, channel and tensor are, and block for float8");
   }
-  if (strategy == "group" && scheme.weight_type == WeightType::kFloat8)
-    weights.unsupported("strategy", "float8 weights in groups are not supported",
-                        "channel, tensor and block are");
+  read_float_groups(weights, scheme, strategy);
   if (strategy != "block") weights.require_neutral("block_structure", nullptr);
-  if (strategy != "group" && group > 0)
+  if (strategy != "group" && strategy != "tensor_group" && group > 0)
     weights.bad("group_size", fmt::format("is {}, but the strategy is \"{}\"", group, strategy));
   if (strategy == "tensor" && !scheme.symmetric)
     weights.unsupported("symmetric", "is false with the strategy \"tensor\", which is not supported");
@@ -74,14 +98,14 @@ QuantScheme read_weights(ConfigFields& weights) {
   if (type != "int" && type != "float")
     weights.unsupported("type", fmt::format("weights of type \"{}\" are not supported", type),
                         "int and float are");
-  if (type == "float") scheme.weight_type = WeightType::kFloat8;
-  if (type == "float" && scheme.bits != 8)
-    weights.unsupported("num_bits", fmt::format("is {}; floats of 8 bits are supported", scheme.bits));
+  if (type == "float") scheme.weight_type = scheme.bits == 4 ? WeightType::kFloat4 : WeightType::kFloat8;
+  if (type == "float" && scheme.bits != 8 && scheme.bits != 4)
+    weights.unsupported("num_bits", fmt::format("is {}; floats of 4 and 8 bits are supported", scheme.bits));
   if (scheme.bits < 2 || scheme.bits > 8)
     weights.unsupported("num_bits", fmt::format("is {}; 2 to 8 are supported", scheme.bits));
   scheme.symmetric = weights.flag("symmetric", true);
   if (type == "float" && !scheme.symmetric)
-    weights.unsupported("symmetric", "is false, and float8 has no zero point");
+    weights.unsupported("symmetric", "is false, and floats have no zero point");
   read_strategy(weights, scheme);
   if (const Json* order = weights.find("actorder")) {
     const bool known =
@@ -128,6 +152,9 @@ void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
                        fmt::format("the strategy \"{}\", {}, is not supported", strategy,
                                    dynamic ? "dynamic" : "not dynamic"),
                        "dynamic per token and static per tensor are, and groups of 128 beside float8 blocks");
+  if (scheme.scale_form() != ScaleForm::kNumber)
+    inputs.unsupported("num_bits",
+                       fmt::format("inputs that are rounded beside {} are not supported", scheme.text()));
   scheme.activation_bits = 8;
   inputs.require_neutral("actorder", nullptr);
   inputs.require_neutral("block_structure", nullptr);
@@ -137,10 +164,12 @@ void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
 // Which of them a module's weights are stored in shows in their tensors.
 bool known_format(const std::string& format) {
   return format == "pack-quantized" || format == "int-quantized" || format == "float-quantized" ||
-         format == "naive-quantized";
+         format == "naive-quantized" || format == "nvfp4-pack-quantized" ||
+         format == "mxfp4-pack-quantized" || format == "mxfp8-quantized";
 }
 constexpr const char* kKnownFormats =
-    "pack-quantized, int-quantized, float-quantized and naive-quantized are";
+    "pack-quantized, int-quantized, float-quantized, naive-quantized, nvfp4-pack-quantized, "
+    "mxfp4-pack-quantized and mxfp8-quantized are";
 
 // Targets of one entry of config_groups with their scheme; none where the group quantizes no weights.
 std::vector<QuantizationTarget> read_group(const std::string& name, const Json& value,

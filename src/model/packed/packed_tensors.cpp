@@ -6,22 +6,13 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "model/packed/packed_floats.h"
+#include "model/packed/packed_sizes.h"
 #include "model/tensor_reading.h"
 #include "tensor/packed_layout.h"
 
 namespace llmq {
 namespace {
-
-constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
-
-std::int64_t groups_of(const Checkpoint& checkpoint, const std::string& name, const QuantScheme& scheme,
-                       std::int64_t in_features) {
-  const std::int64_t group = scheme.group_of(in_features);
-  if (in_features % group != 0)
-    bad_tensor(checkpoint, name,
-               fmt::format("has {} input columns, which group_size {} does not divide", in_features, group));
-  return in_features / group;
-}
 
 // The group of each column, checked. Where every run of `group` columns shares one, whatever the groups are
 // called, columns need no index: the groups are renamed when the weight is read.
@@ -50,14 +41,6 @@ void rename_groups(const PackedTensors& packed, std::vector<T>& values) {
           n * packed.groups + packed.column_group[static_cast<std::size_t>(g * group)])];
 }
 
-void check_size(const Checkpoint& checkpoint, const std::string& name, std::int64_t out, std::int64_t in) {
-  const auto elements = checked_mul(static_cast<std::uint64_t>(std::max<std::int64_t>(out, 0)),
-                                    static_cast<std::uint64_t>(std::max<std::int64_t>(in, 0)));
-  if (out < 1 || in < 1 || out >= (std::int64_t{1} << 31) || in >= (std::int64_t{1} << 31) || !elements ||
-      *elements > kMostElements)
-    bad_tensor(checkpoint, name, fmt::format("describes a weight of {} x {}", out, in));
-}
-
 PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& module,
                               const QuantScheme& scheme) {
   PackedTensors packed;
@@ -75,9 +58,9 @@ PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& m
     const auto extents = copy_elements<std::int32_t>(checkpoint, shape);
     packed.out_features = extents[0], packed.in_features = extents[1];
   }
-  check_size(checkpoint, shape_name, packed.out_features, packed.in_features);
+  check_packed_size(checkpoint, shape_name, packed.out_features, packed.in_features);
   const std::string codes_name = module + kPackedSuffix;
-  packed.groups = groups_of(checkpoint, codes_name, scheme, packed.in_features);
+  packed.groups = groups_of_packed(checkpoint, codes_name, scheme, packed.in_features);
   const auto words = [&](std::int64_t count) {
     return static_cast<std::int64_t>(
         ceil_div(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(scheme.bits), 32));
@@ -119,14 +102,17 @@ PackedTensors open_bytes(const Checkpoint& checkpoint, const std::string& module
     bad_tensor(checkpoint, name, fmt::format("has shape {}, expected [out, in]", codes.view.shape.text()));
   const std::int64_t out = packed.out_features = codes.view.shape[0],
                      in = packed.in_features = codes.view.shape[1];
-  check_size(checkpoint, name, out, in);
+  check_packed_size(checkpoint, name, out, in);
   packed.codes = &expect(checkpoint, name,
                          scheme.weight_type == WeightType::kFloat8 ? DType::kF8E4M3 : DType::kI8, {out, in});
   const bool blocks = scheme.granularity == Granularity::kBlock;
   const auto blocks_of = [](std::int64_t n) { return (n + kFloat8Block - 1) / kFloat8Block; };
-  packed.groups = blocks ? blocks_of(in) : groups_of(checkpoint, name, scheme, in);
+  packed.groups = blocks ? blocks_of(in) : groups_of_packed(checkpoint, name, scheme, in);
   const std::string scale_name = module + ".weight_scale";
-  if (scheme.granularity == Granularity::kTensor)
+  const bool exponents = scheme.scale_form() == ScaleForm::kExponent;
+  if (exponents)
+    packed.scales = &expect(checkpoint, scale_name, DType::kU8, {out, packed.groups});
+  else if (scheme.granularity == Granularity::kTensor)
     packed.scales = &expect_scales(checkpoint, scale_name, {Shape{1}, Shape{1, 1}, Shape{}});
   else
     packed.scales =
@@ -135,7 +121,7 @@ PackedTensors open_bytes(const Checkpoint& checkpoint, const std::string& module
   if (!scheme.symmetric) packed.zeros = &expect(checkpoint, zero_name, DType::kI8, {out, packed.groups});
   if (scheme.symmetric && checkpoint.find(zero_name) != nullptr)
     bad_tensor(checkpoint, zero_name, "is stored, although quantization_config says symmetric");
-  packed.scheme.scale_dtype = packed.scales->view.dtype;
+  if (!exponents) packed.scheme.scale_dtype = packed.scales->view.dtype;
   return packed;
 }
 
@@ -152,8 +138,8 @@ PackedTensors open_awq(const Checkpoint& checkpoint, const std::string& module, 
   if (words < 1 || words >= (std::int64_t{1} << 28))
     bad_tensor(checkpoint, codes_name, fmt::format("has shape {}", codes.view.shape.text()));
   packed.out_features = words * 8;
-  check_size(checkpoint, codes_name, packed.out_features, packed.in_features);
-  packed.groups = groups_of(checkpoint, codes_name, scheme, packed.in_features);
+  check_packed_size(checkpoint, codes_name, packed.out_features, packed.in_features);
+  packed.groups = groups_of_packed(checkpoint, codes_name, scheme, packed.in_features);
   packed.codes = &expect(checkpoint, codes_name, DType::kI32, {packed.in_features, words});
   packed.scales = &expect_scales(checkpoint, module + ".scales", {Shape{packed.groups, packed.out_features}});
   packed.zeros = &expect(checkpoint, module + ".qzeros", DType::kI32, {packed.groups, words});
@@ -173,8 +159,8 @@ PackedTensors open_gptq(const Checkpoint& checkpoint, const std::string& module,
                fmt::format("has shape {}, expected [in*{}/32, out]", shape.text(), scheme.bits));
   packed.in_features = shape[0] * 32 / scheme.bits;
   packed.out_features = shape[1];
-  check_size(checkpoint, codes_name, packed.out_features, packed.in_features);
-  packed.groups = groups_of(checkpoint, codes_name, scheme, packed.in_features);
+  check_packed_size(checkpoint, codes_name, packed.out_features, packed.in_features);
+  packed.groups = groups_of_packed(checkpoint, codes_name, scheme, packed.in_features);
   packed.codes = &expect(checkpoint, codes_name, DType::kI32, shape);
   packed.scales = &expect_scales(checkpoint, module + ".scales", {Shape{packed.groups, packed.out_features}});
   packed.zeros = &expect(checkpoint, module + ".qzeros", DType::kI32,
@@ -271,6 +257,7 @@ float read_input_scale(const Checkpoint& checkpoint, const PackedTensors& packed
 
 std::vector<std::uint8_t> read_codes(const Checkpoint& checkpoint, const PackedTensors& packed,
                                      bool allow_nonfinite) {
+  if (packed.scheme.weight_type == WeightType::kFloat4) return read_code_pairs(checkpoint, *packed.codes);
   if (packed.bytes)
     return packed.scheme.weight_type == WeightType::kFloat8
                ? read_float8(checkpoint, *packed.codes, allow_nonfinite)
@@ -291,7 +278,10 @@ QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& p
   matrix.out_features = packed.out_features;
   matrix.in_features = packed.in_features;
   matrix.codes = read_codes(checkpoint, packed, allow_nonfinite);
-  matrix.scales = read_scales(checkpoint, packed, allow_nonfinite);
+  matrix.global_scale = read_global_scale(checkpoint, packed);
+  matrix.scales = packed.scheme.scale_form() == ScaleForm::kNumber
+                      ? read_scales(checkpoint, packed, allow_nonfinite)
+                      : read_group_scales(checkpoint, packed, matrix.global_scale);
   matrix.zeros = read_zeros(checkpoint, packed);
   if (packed.reordered) {
     matrix.column_group = packed.column_group;
@@ -323,9 +313,12 @@ std::string_view index_suffix(PackedFormat format) {
 }
 
 // Tensors beside the packed words that change what they mean.
-void refuse_companions(const Checkpoint& checkpoint, const std::string& module, PackedFormat format) {
+void refuse_companions(const Checkpoint& checkpoint, const std::string& module, PackedFormat format,
+                       bool two_levels) {
+  if (!two_levels && checkpoint.find(module + kGlobalSuffix) != nullptr)
+    unsupported_tensor(checkpoint, module + kGlobalSuffix,
+                       "is stored, although quantization_config says no weights of two levels of scales");
   static constexpr std::pair<const char*, const char*> kRefused[] = {
-      {".weight_global_scale", "a global scale is not supported"},
       {".input_zero_point", "asymmetric quantization of activations is not supported"},
       {".input_global_scale", "a global scale is not supported"},
   };
@@ -377,13 +370,15 @@ PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig
   if (!scheme)
     bad_tensor(checkpoint, module + packed_suffix(format),
                "is stored, but no group of quantization_config names its module");
-  refuse_companions(checkpoint, module, format);
+  refuse_companions(checkpoint, module, format, scheme->scale_form() == ScaleForm::kTwoLevel);
   const bool compressed = format == PackedFormat::kCompressedTensors;
   const bool bytes = compressed && checkpoint.find(module + kPackedSuffix) == nullptr;
   PackedTensors packed = format == PackedFormat::kAwqGemm ? open_awq(checkpoint, module, *scheme)
-                         : bytes                          ? open_bytes(checkpoint, module, *scheme)
-                         : compressed                     ? open_compressed(checkpoint, module, *scheme)
-                                                          : open_gptq(checkpoint, module, *scheme);
+                         : scheme->weight_type == WeightType::kFloat4
+                             ? open_packed_float4(checkpoint, module, *scheme)
+                         : bytes      ? open_bytes(checkpoint, module, *scheme)
+                         : compressed ? open_compressed(checkpoint, module, *scheme)
+                                      : open_gptq(checkpoint, module, *scheme);
   open_input_scale(checkpoint, module, packed);
   const std::string index = module + std::string(index_suffix(format));
   if (index != module && checkpoint.find(index) != nullptr) read_group_index(checkpoint, index, packed);

@@ -21,7 +21,7 @@ struct PackedTensors {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0, groups = 0;
   const StoredTensor *codes = nullptr, *scales = nullptr, *zeros = nullptr, *shape = nullptr,
-                     *index = nullptr, *input_scale = nullptr;
+                     *index = nullptr, *input_scale = nullptr, *global_scale = nullptr;
   bool bytes = false;                      // a code is a byte: signed, or E4M3
   std::vector<std::int32_t> column_group;  // as `index` says it; empty without one
   bool reordered = false;                  // columns of different groups lie mixed

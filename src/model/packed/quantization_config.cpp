@@ -30,6 +30,17 @@ void check_float8_blocks(ConfigFields& quantization) {
   quantization.refuse_unread({});
 }
 
+// Weights that are numbers from opening on, too (io/bitsandbytes.cpp). What its keys say of products and of
+// rows with outliers is of its own kernels; inputs are not rounded here.
+void pass_over_bitsandbytes(ConfigFields& quantization) {
+  for (const char* key : {"load_in_4bit", "load_in_8bit", "_load_in_4bit", "_load_in_8bit",
+                          "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "bnb_4bit_quant_type",
+                          "bnb_4bit_use_double_quant", "llm_int8_enable_fp32_cpu_offload",
+                          "llm_int8_has_fp16_weight", "llm_int8_skip_modules", "llm_int8_threshold"})
+    quantization.find(key);
+  quantization.refuse_unread({});
+}
+
 bool names(const QuantizationTarget& target, const std::string& module) {
   return target.pattern ? target.pattern->matches(module) : target.text == module || target.text == "Linear";
 }
@@ -61,13 +72,15 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
     result.targets_ = read_autoround(quantization, result.format_);
   } else if (method == "fp8") {
     check_float8_blocks(quantization);
+  } else if (method == "bitsandbytes") {
+    pass_over_bitsandbytes(quantization);
   } else if (method == "mxfp4") {
     // Stacks of codes, which are told by their names (SlabNames::exponents); all of them have one form.
     quantization.find("modules_to_not_convert");
     quantization.find("dequantize");
   } else {
     quantization.unsupported("quant_method", fmt::format("the method \"{}\" is not known here", method),
-                             "compressed-tensors, awq, gptq, auto-round, fp8 and mxfp4 are");
+                             "compressed-tensors, awq, gptq, auto-round, bitsandbytes, fp8 and mxfp4 are");
   }
   return result;
 }

@@ -1,7 +1,8 @@
 // quantization_config of a checkpoint, parsed strictly in everything that changes what the stored words mean.
 //
-//   compressed-tensors   formats pack-quantized, int-quantized, float-quantized; config_groups of integer or
-//                        float8 weight schemes, with 8-bit inputs or without, each with targets; ignore. A
+//   compressed-tensors   formats pack-quantized, int-quantized, float-quantized, nvfp4-pack-quantized,
+//                        mxfp4-pack-quantized, mxfp8-quantized; config_groups of integer or float weight
+//                        schemes, the first two with 8-bit inputs or without, each with targets; ignore. A
 //                        target is a module's full name, "re:" and a regular expression from its start, or
 //                        the class Linear, in this order of precedence.
 //   awq                  version gemm, 4 bits, one scheme for all.
@@ -11,6 +12,8 @@
 //   auto-round           packing_format auto_round:auto_gptq (as gptq, but 2 to 8 bits), auto_round:auto_awq
 //                        (as awq) or auto_round:gptqmodel (as gptq_v2); `extra_config`: modules with
 //                        another scheme.
+//   bitsandbytes, fp8    tensors that are numbers from opening on (io/bitsandbytes.cpp,
+//                        io/float8_blocks.cpp).
 //   mxfp4                of gpt-oss: tensors that say it by their names; nothing is asked for here.
 // Anything else (other formats, other quantization of activations, transforms) is refused by name.
 #pragma once

@@ -39,6 +39,21 @@ inline constexpr auto kLlamaBlockNames =
                                     {"ffn_up", "mlp.up_proj"},
                                     {"ffn_down", "mlp.down_proj"}}});
 
+// Norms behind the mixers and none before them, as OLMo has them.
+inline constexpr std::array<GgufName, 11> kOlmo2BlockNames{
+    {{"attn_q", "self_attn.q_proj"},
+     {"attn_k", "self_attn.k_proj"},
+     {"attn_v", "self_attn.v_proj"},
+     {"attn_output", "self_attn.o_proj"},
+     {"attn_q_norm", "self_attn.q_norm"},
+     {"attn_k_norm", "self_attn.k_norm"},
+     {"post_attention_norm", "post_attention_layernorm"},
+     {"ffn_gate", "mlp.gate_proj"},
+     {"ffn_up", "mlp.up_proj"},
+     {"ffn_down", "mlp.down_proj"},
+     {"post_ffw_norm", "post_feedforward_layernorm"}}};
+inline constexpr GgufNames kOlmo2Names{"model.layers", kLlamaModelNames, kOlmo2BlockNames};
+
 inline constexpr GgufNames kLlamaNames{"model.layers", kLlamaModelNames, kLlamaBlockNames};
 
 // A block with a mixture of experts where Llama has its MLP, under the names that most families have; and the
@@ -69,6 +84,9 @@ inline constexpr std::array<GgufKey, 14> kLlamaKeys{
     GgufKey::kRopeScaling,       GgufKey::kFrequencyBase, GgufKey::kNormEpsilon,
     GgufKey::kKeyLength,         GgufKey::kFileType,      GgufKey::kVocabularySize,
     GgufKey::kTurningDimensions, GgufKey::kWindow};
+
+// Of Ministral 3, and of Mistral in Mistral 3's wrapper.
+extern const GgufFamily kMinistral3Gguf;
 
 // Granite's small models have SmolLM2's number of tokens, by which the converter knows them.
 inline constexpr GgufVocabulary kLlamaVocabulary{.says_prefix = true, .says_bos_at_size = 49152};

@@ -119,7 +119,7 @@ std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows,
     factors.push_back(*scale);
     for (const float factor : *scale) factors.back().push_back(1.0f / factor);
   }
-  if (!makes_differences()) {
+  if (!makes_differences() || (rows > 0 && row_of(0).scheme->scale_form() != ScaleForm::kNumber)) {
     for (std::size_t c = 0; c < s.size(); ++c)
       evaluate(
           losses[c],

@@ -28,6 +28,7 @@ struct RoundingProblem {
   std::unique_ptr<PreparedInput>* prepared = nullptr;  // of `stats`, likewise; filled by the method
   // These may take rows beside the backend; they are always the same ones for one `prepared`.
   std::span<const std::shared_ptr<Backend>> further_devices = {};
+  float global_scale = 0;  // of a scheme of two levels: what this linear shares with those it is fused with
 };
 
 // The loss of `matrix` on the problem's input; Problem::stats must be there.

@@ -7,9 +7,16 @@
 
 namespace llmq {
 
+// Scales of floats in groups (quant/methods/float_groups.h): keys floats.*.
+struct FloatGroupOptions {
+  bool search = true;  // else compressed-tensors' own
+  bool operator==(const FloatGroupOptions&) const = default;
+};
+
 struct MethodOptions {
   AwqOptions awq;
   GptqOptions gptq;
+  FloatGroupOptions floats;
   SmoothQuantOptions smoothquant;
 };
 

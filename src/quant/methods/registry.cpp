@@ -11,12 +11,14 @@
 namespace llmq {
 namespace {
 
-std::unique_ptr<Method> nearest(const MethodOptions&, Compute compute) { return make_rtn(compute); }
+std::unique_ptr<Method> nearest(const MethodOptions& options, Compute compute) {
+  return make_rtn(compute, options.floats);
+}
 std::unique_ptr<Method> clipped(const MethodOptions& options, Compute compute) {
-  return make_awq_rounding(options.awq, compute);
+  return make_awq_rounding(options.awq, compute, options.floats);
 }
 std::unique_ptr<Method> by_columns(const MethodOptions& options, Compute compute) {
-  return make_gptq(options.gptq, compute);
+  return make_gptq(options.gptq, compute, options.floats);
 }
 std::unique_ptr<Method> beside_salient(const MethodOptions& options, Compute compute) {
   return make_salient_rounding(options.awq.salient_fp16, compute);
@@ -32,7 +34,8 @@ const std::vector<MethodRow>& rows() {
        .folds = true,
        .searches_by_gram = true,
        .clips = true,
-       .integer_codes_only = true},
+       .integer_codes_only = true,
+       .floats_in_groups = true},
       {.words = {"awq"},
        .name = "awq.salient_fp16",
        .make = beside_salient,
@@ -45,12 +48,14 @@ const std::vector<MethodRow>& rows() {
        .make = nearest,
        .folds = true,
        .searches_by_gram = true,
-       .integer_codes_only = true},
+       .integer_codes_only = true,
+       .floats_in_groups = true},
       {.words = {"gptq"},
        .name = "gptq",
        .make = by_columns,
        .factorizes = true,
        .integer_codes_only = true,
+       .floats_in_groups = true,
        .symmetric_by_default = true},
       // What AWQ folds is not symmetric; a second sweep and the upstream error gain on it (docs/adr/0004).
       {.words = {"awq", "gptq"},
@@ -60,6 +65,7 @@ const std::vector<MethodRow>& rows() {
        .searches_by_gram = true,
        .factorizes = true,
        .integer_codes_only = true,
+       .floats_in_groups = true,
        .descent_sweeps = 2,
        .upstream_share = 0.5},
       {.words = {"smoothquant"}, .name = "smoothquant", .make = nearest, .folds = true, .samples_rows = true},

@@ -27,6 +27,7 @@ struct MethodRow {
   bool factorizes = false;            // it rounds column after column by a factor of the Gram matrix
   bool keeps_columns = false;         // some columns stay as they were
   bool integer_codes_only = false;    // it chooses among integer codes
+  bool floats_in_groups = false;      // and among those of floats in groups, which others only round
   bool symmetric_by_default = false;  // where a scheme says nothing of its zeros
   // What GptqOptions leave open.
   int descent_sweeps = 1;

@@ -3,9 +3,12 @@
 #include "quant/methods/rounding.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/half.h"
 #include "device/host_rounding.h"
+#include "quant/methods/float_groups.h"
+#include "quant/methods/float_value.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -19,6 +22,27 @@ float float8_value(float weight, GroupGrid grid) {
   GridRule rule;
   rule.float8 = true;
   return rounded_value(weight, {grid.scale, grid.zero}, rule);
+}
+
+// By compressed-tensors' own scale, as wherever the global scale puts it: with 3 bits behind its first.
+void float_difference(const float* scaled, const float* weight, const float* inverse, std::int64_t count,
+                      const FloatScales& scales, float* difference) {
+  const GroupRange range = find_range(scaled, count);
+  float scale = 0;
+  if (const float largest = std::max(-range.low, range.high); scales.has_levels()) {
+    const std::uint32_t bits = bits_from_float(largest / kE2M1Top);
+    scale = float_from_bits((bits + (1u << 19)) & ~((1u << 20) - 1));
+  } else {
+    scale = scales.at(largest, 0);
+  }
+  for (std::int64_t k = 0; k < count; ++k) {
+    const float size = std::fabs(scaled[k]) / scale;
+    const float value =
+        (scales.type() == WeightType::kFloat4 ? rounded_magnitude<WeightType::kFloat4>(size)
+                                              : rounded_magnitude<WeightType::kFloat8>(size)) *
+        scale;
+    difference[k] = scale > 0 ? (scaled[k] < 0 ? -value : value) * inverse[k] - weight[k] : -weight[k];
+  }
 }
 
 HostGrid host_grid(GroupGrid grid) { return {grid.scale, grid.zero, grid.top}; }
@@ -63,6 +87,12 @@ void round_difference(const float* weight, std::int64_t count, GroupGrid grid, f
 void scaled_difference(const float* weight, std::int64_t count, std::int64_t group, const float* s,
                        const float* inverse, const QuantScheme& scheme, float* scratch, float* difference) {
   host_multiply(scratch, weight, s, count);
+  if (scheme.scale_form() != ScaleForm::kNumber) {
+    const FloatScales scales(scheme, false, 1);
+    for (std::int64_t first = 0; first < count; first += group)
+      float_difference(scratch + first, weight + first, inverse + first, group, scales, difference + first);
+    return;
+  }
   for (std::int64_t first = 0; first < count; first += group) {
     const std::int64_t width = std::min(group, count - first);
     const GroupGrid grid = grid_for(find_range(scratch + first, width), scheme);

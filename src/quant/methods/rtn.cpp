@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "quant/methods/gram_loss.h"
-#include "quant/methods/mxfp4_rounding.h"
 
 namespace llmq {
 namespace {
@@ -30,16 +29,18 @@ void share_ranges(std::vector<GroupRange>& ranges, std::size_t groups, std::size
 
 class Rtn final : public Method {
  public:
-  explicit Rtn(Compute compute) : compute_(compute) {}
+  Rtn(const FloatGroupOptions& floats, Compute compute) : floats_(floats), compute_(compute) {}
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     ThreadPool& pool = backend.workers();
     QuantizedMatrix matrix =
-        round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
+        round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool,
+                         {floats_.search, problem.global_scale, {}});
     if (problem.stats != nullptr) matrix.loss = rounding_loss(problem, matrix, backend, compute_);
     return matrix;
   }
 
  private:
+  FloatGroupOptions floats_;
   Compute compute_;
 };
 
@@ -90,12 +91,15 @@ QuantizedMatrix round_in_ranges(std::span<const float> weight, std::int64_t rows
 }
 
 QuantizedMatrix round_to_nearest(std::span<const float> weight, std::int64_t rows, std::int64_t columns,
-                                 const QuantScheme& scheme, ThreadPool& pool) {
-  if (scheme.weight_type == WeightType::kFloat4) return round_mxfp4(weight, rows, columns, scheme, pool);
+                                 const QuantScheme& scheme, ThreadPool& pool, const FloatGroupRounding& how) {
+  if (scheme.scale_form() != ScaleForm::kNumber)
+    return round_float_groups(weight, rows, columns, scheme, how, pool);
   return round_in_ranges(weight, rows, columns, scheme, find_ranges(weight, rows, columns, scheme, pool),
                          pool);
 }
 
-std::unique_ptr<Method> make_rtn(Compute compute) { return std::make_unique<Rtn>(compute); }
+std::unique_ptr<Method> make_rtn(Compute compute, const FloatGroupOptions& floats) {
+  return std::make_unique<Rtn>(floats, compute);
+}
 
 }  // namespace llmq

@@ -193,7 +193,7 @@ void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& 
   if (sublayer.joins_next) return kept_.reset();  // the next one runs it
   const SiteId site = sublayer.sites.back();
   const SiteSpec& last = spec(block).at(site);
-  if (sublayer.has_pages() && kept_ != site) forget_kv_extremes();
+  if (sublayer.joined || (sublayer.has_pages() && kept_ != site)) forget_kv_extremes();
   each_chunk(1, [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn&) {
     const NamedRange range(lane.backend(), fmt::format("{} forward", last.name));
     const BlockWeights& own = weights[chunk.lane];

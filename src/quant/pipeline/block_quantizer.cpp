@@ -33,7 +33,8 @@ class StagedBlock {
         for (const SiteId site : sublayer.sites) pass(site, part, sublayer);
       }
       stream_.finish(part, block_.number, block_.weights);
-      if (run_.plan.kv_cache && sublayer.has_pages() && block_.spec.pages.kv_heads > 0) write_kv_scales();
+      if (run_.plan.kv_cache && block_.spec.writes_pages(part) && block_.spec.pages.kv_heads > 0)
+        write_kv_scales();
       release(part);
       charge("forward");
     }
@@ -47,7 +48,7 @@ class StagedBlock {
     const std::vector<SublayerSpec>& all = block_.spec.sublayers;
     if (all[part].joins_next) return;
     block_.release(all[part]);
-    if (all[part].joint) block_.release(all[part - 1]);
+    if (all[part].joined) block_.release(all[part - 1]);
   }
 
   void load(const SublayerSpec& sublayer) {
@@ -135,7 +136,7 @@ class StagedBlock {
     const NamedRange range(run_.backend, "original forward");
     OriginalStream& original = *run_.original;
     std::vector<LinearId> linears = linears_of(block_.spec, sublayer);
-    if (sublayer.joint)
+    if (sublayer.joined)
       for (const LinearId id : linears_of(block_.spec, block_.spec.sublayers[part - 1]))
         linears.push_back(id);
     original.weights = load_on_devices(run_, block_.number, linears);
@@ -146,7 +147,7 @@ class StagedBlock {
 
   // Whether the residual stream grows by just what the one output linear gives.
   bool takes_upstream(const SublayerSpec& sublayer) const {
-    return run_.original != nullptr && !sublayer.after && !sublayer.beside;
+    return run_.original != nullptr && !sublayer.shares_what_is_added();
   }
 
   // The output linear makes up for part of what the residual stream lost until here.
@@ -190,7 +191,7 @@ class StagedBlock {
     const NamedRange range(run_.backend, s.module);
     QuantizedMatrix matrix = run_.rounding->quantize(
         {work.weight, s.out_features, s.in_features, &input.stats, work.module->scheme, &input.gram,
-         &input.prepared, run_.options.further_devices},
+         &input.prepared, run_.options.further_devices, block_.global_scale(id)},
         run_.backend);
     if (block_.at_work(s.site).size() == 1) input.prepared.reset();  // this was the input's last reader
     charge("rounding");

@@ -1,4 +1,10 @@
 // A block whose weights are rounded to nearest, one linear after another: nothing is run through it.
+//
+// Where scales have two levels, the linears that an engine fuses are read once more before, for the largest
+// weight in all of them.
+#include <algorithm>
+
+#include "export/formats/fused_linears.h"
 #include "quant/methods/rtn.h"
 #include "quant/pipeline/block_quantizer.h"
 #include "quant/pipeline/weight_checks.h"
@@ -6,12 +12,14 @@
 namespace llmq {
 namespace {
 
-void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModule& planned) {
+void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModule& planned,
+                  float global_scale) {
   LinearWork work;
   work.weight = load_planned_weight(run, linear);
   run.clock.charge("reading");
   QuantizedMatrix matrix =
-      round_to_nearest(work.original(), linear.out_features, linear.in_features, planned.scheme, run.pool());
+      round_to_nearest(work.original(), linear.out_features, linear.in_features, planned.scheme, run.pool(),
+                       {run.plan.floats.search, global_scale, {}});
   check_scales(matrix, linear.module, run.source.checkpoint().path().string());
   work.report.module = linear.module;
   work.report.scheme = planned.scheme;
@@ -26,13 +34,36 @@ void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModul
   if (run.on_linear) run.on_linear(planned, work.report);
 }
 
+// Of the linears that are fused with others, by what they are fused to.
+std::map<std::string, float> shared_global_scales(QuantizeRun& run, const BlockSpec& block) {
+  std::map<std::string, float> largest;
+  for (const LinearSpec& linear : block.linears) {
+    const auto planned = run.planned.find(linear.module);
+    if (planned == run.planned.end() || planned->second->scheme.scale_form() != ScaleForm::kTwoLevel)
+      continue;
+    const FusedLinear fused = fused_linear(linear.module, run.names);
+    if (fused.parts == 1) continue;
+    float& of_all = largest[fused.module];
+    const std::size_t warnings = run.report.warnings.size();  // they come when it is rounded
+    of_all = std::max(of_all, largest_magnitude(load_planned_weight(run, linear), run.pool()));
+    run.report.warnings.resize(warnings);
+    return_freed_memory();
+  }
+  for (auto& [name, value] : largest) value = float_group_global(value, run.plan.floats.search);
+  run.clock.charge("reading");
+  return largest;
+}
+
 }  // namespace
 
 void quantize_block_by_rounding(QuantizeRun& run, int block) {
-  for (const LinearSpec& linear : run.spec.blocks[static_cast<std::size_t>(block)].linears) {
+  const BlockSpec& spec = run.spec.blocks[static_cast<std::size_t>(block)];
+  const std::map<std::string, float> shared = shared_global_scales(run, spec);
+  for (const LinearSpec& linear : spec.linears) {
     const auto planned = run.planned.find(linear.module);
     if (planned == run.planned.end()) continue;
-    round_linear(run, linear, *planned->second);
+    const auto found = shared.find(fused_linear(linear.module, run.names).module);
+    round_linear(run, linear, *planned->second, found == shared.end() ? 0 : found->second);
     // Else the next linear, of another size, would lie between the holes that this one leaves.
     return_freed_memory();
   }
@@ -45,7 +76,7 @@ void round_tower(QuantizeRun& run) {
     linear.weight.tensor = planned.module + ".weight";
     linear.out_features = planned.out_features, linear.in_features = planned.in_features;
     linear.parts = {linear.out_features};
-    round_linear(run, linear, planned);
+    round_linear(run, linear, planned, 0);
     return_freed_memory();
   }
 }

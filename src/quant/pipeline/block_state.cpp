@@ -1,8 +1,22 @@
 #include "quant/pipeline/block_state.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "export/formats/fused_linears.h"
+#include "quant/methods/float_groups.h"
 #include "quant/pipeline/block_weights.h"
 
 namespace llmq {
+
+namespace {
+
+// v and up may grow by a later fold, when q, k and gate are written: E4M3 has 2^15 between its normal
+// numbers, and 2^6 of it is kept for them. A weight that needs more is cut, and a warning says so.
+constexpr float kRoomToFold = 64;
+
+}  // namespace
 
 BlockState::BlockState(QuantizeRun& of, int block)
     : run(of), number(block), spec(of.spec.blocks[static_cast<std::size_t>(block)]) {
@@ -87,6 +101,32 @@ void BlockState::put_on_devices(std::span<const float> weight, LinearId id) {
   on_each_device([&](Backend& backend, BlockWeights& on) {
     set_weight(backend, run.plan.compute, linear, view, on.at(id));
   });
+}
+
+void BlockState::warn_of_cut_weights(const LinearWork& work, float global) {
+  const float largest = largest_magnitude(work.weight, run.pool()), reach = float_group_reach(global);
+  if (largest <= reach || !warned_of_cuts_.insert(work.spec->module).second) return;
+  run.report.warnings.push_back(
+      fmt::format("{}: its largest weight is {:.3g}, and {:.3g} is the largest that the global scale of "
+                  "{} reaches: it is cut; a scheme without a global scale keeps it",
+                  work.spec->module, largest, reach, fused_linear(work.spec->module, run.names).module));
+}
+
+float BlockState::global_scale(LinearId id) {
+  const LinearWork& work = works.at(id);
+  if (work.module->scheme.scale_form() != ScaleForm::kTwoLevel) return 0;
+  const std::string fused = fused_linear(work.spec->module, run.names).module;
+  if (const auto known = global_scales.find(fused); known != global_scales.end()) {
+    warn_of_cut_weights(work, known->second);
+    return known->second;
+  }
+  float largest = 0;
+  for (const auto& [other, beside] : works)
+    if (beside.module->scheme.scale_form() == ScaleForm::kTwoLevel &&
+        fused_linear(beside.spec->module, run.names).module == fused)
+      largest = std::max(largest, largest_magnitude(beside.weight, run.pool()));
+  if (run.plan.traits->folds) largest *= kRoomToFold;
+  return global_scales[fused] = float_group_global(largest, run.plan.floats.search);
 }
 
 void BlockState::release(const SublayerSpec& part) {

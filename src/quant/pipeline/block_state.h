@@ -3,7 +3,9 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "calibration/row_sample.h"
@@ -48,6 +50,8 @@ class BlockState {
   LinearWorks works;                  // those of the sublayer at hand that are opened and not yet quantized
   std::map<SiteId, std::vector<float>> moved;  // scales out of a site's producer into its readers
 
+  std::map<std::string, float> global_scales;  // of schemes of two levels, by what the linears are fused to
+
   bool is_planned(LinearId id) const { return run.planned.count(spec.at(id).module) != 0; }
   // The linears that read a site and are at work.
   std::vector<LinearId> at_work(SiteId site) const;
@@ -64,16 +68,22 @@ class BlockState {
   // A linear as the samples run through it, and away again: of those whose readers are at work later.
   void lend(LinearId id);
   void take_back(LinearId id);
+  // What the linear's weight is divided by, if its scheme has two levels, with those at work that an engine
+  // fuses it with; 0 for other schemes. Asked for by the first of them, while all are at work.
+  float global_scale(LinearId id);
   // The linears of a sublayer that is done leave the devices.
   void release(const SublayerSpec& part);
 
  private:
   void load_biases(const LinearSpec& linear);
+  void warn_of_cut_weights(const LinearWork& work, float global);
   template <class Visit>
   void on_each_device(const Visit& visit) {
     const std::vector<Backend*> devices = run.devices();
     for (std::size_t i = 0; i < devices.size(); ++i) visit(*devices[i], weights[i]);
   }
+
+  std::set<std::string> warned_of_cuts_;
 };
 
 // All linears of a sublayer, in the order of its sites.

@@ -179,7 +179,10 @@ TensorView DeviceSamples::run_to(SiteId site, int block, const BlockWeights& wei
 
 void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weights, const SampleChunk& chunk,
                            const TensorView& x) {
-  finish_sublayer(in_block(block, part, weights, chunk), block, part, chunk.rows, x);
+  const MemberBlock member = in_block(block, part, weights, chunk);
+  finish_sublayer(member, block, part, chunk.rows, x);
+  const BlockSpec& spec = member.context->spec.blocks[static_cast<std::size_t>(block)];
+  if (spec.sublayers[part].joined && spec.writes_pages(part)) take_kv_extremes(block, chunk);
   hidden_.save();
 }
 
@@ -188,7 +191,7 @@ void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weig
   const MemberBlock member = in_block(block, part, weights, chunk);
   Exchange alone;
   run_sublayer({&member, 1}, block, part, chunk.rows, alone);
-  if (member.context->spec.blocks[static_cast<std::size_t>(block)].sublayers[part].has_pages())
+  if (member.context->spec.blocks[static_cast<std::size_t>(block)].writes_pages(part))
     take_kv_extremes(block, chunk);
   hidden_.save();
 }

@@ -96,6 +96,10 @@ class Collection {
     }
   }
 
+  std::vector<std::string> names_of(const BlockSpec& block, LinearId id) const {
+    return gguf_names(family_, name_in_decoder(spec_, block.at(id).weight.tensor));
+  }
+
   // All readers but the linears of experts, which see rows of their own.
   void see_site(SiteId site, const std::set<LinearId>& but, int number, const BlockSpec& block,
                 const BlockWeights& weights) {
@@ -134,7 +138,9 @@ class Collection {
         append(sums[e], block, expert.output, columns);
         continue;
       }
-      for (const LinearId id : {expert.gate.linear, expert.up.linear}) append(sums[e], block, id, columns);
+      append(sums[e], block, expert.gate.linear, columns);
+      if (names_of(block, expert.up.linear) != names_of(block, expert.gate.linear))  // else of one matrix
+        append(sums[e], block, expert.up.linear, columns);
     }
   }
 
@@ -156,7 +162,7 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
   const ForwardContext context = make_forward_context(spec, backend, options.compute, length);
   ActivationStream stream(context, calibration, options.chunk_tokens, options.keep_inputs);
   stream.embed(checkpoint, calibration);
-  const GgufFamily* const family = gguf_family(gguf_decoder(spec));
+  const GgufFamily* const family = gguf_family(spec);
   if (family == nullptr)
     fail(ErrorKind::kUnsupported, "an importance matrix has GGUF's names, and family {} has none",
          spec.family);

@@ -21,8 +21,9 @@ void LinearJudgement::measure_rounding(InputWithGram& input, const std::vector<L
   for (const LinearId id : linears) {
     LinearWork& work = block_.works.at(id);
     const LinearSpec& s = *work.spec;
-    const QuantizedMatrix plain = round_to_nearest(work.original(), s.out_features, s.in_features,
-                                                   work.module->scheme, block_.run.pool());
+    const QuantizedMatrix plain =
+        round_to_nearest(work.original(), s.out_features, s.in_features, work.module->scheme,
+                         block_.run.pool(), {block_.run.plan.floats.search, 0, {}});
     work.report.rtn_loss =
         sum_in_order(row_losses(plain, work.original(), input.gram, block_.run.pool(), work.in_scale));
     energy_[id] = output_energy(work.weight, s.out_features, s.in_features, input.gram, block_.run.pool());
@@ -73,7 +74,8 @@ void LinearJudgement::keep_the_better(LinearWork& work, QuantizedMatrix& matrix,
   if (!(report.loss > report.rtn_loss)) return;
   const LinearSpec& s = *work.spec;
   QuantizedMatrix plain =
-      round_to_nearest(work.weight, s.out_features, s.in_features, work.module->scheme, block_.run.pool());
+      round_to_nearest(work.weight, s.out_features, s.in_features, work.module->scheme, block_.run.pool(),
+                       {block_.run.plan.floats.search, block_.global_scale(work.spec->id), {}});
   plain.loss = sum_in_order(row_losses(plain, work.weight, input.gram, block_.run.pool()));
   const double loss = loss_of(work, plain, input);
   if (!(loss < report.loss)) return;

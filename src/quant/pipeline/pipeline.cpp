@@ -76,7 +76,8 @@ void check_dense(QuantizeRun& run) {
       unsynced = 0;
     };
     try {
-      if (is_float(tensor.view.dtype)) run.source.finite(tensor.name, copied ? copy : Checkpoint::EachBand());
+      if (is_float(tensor.view.dtype) || tensor.is_scaled())
+        run.source.finite(tensor.name, copied ? copy : Checkpoint::EachBand());
     } catch (const Error& error) {
       if (!run.options.allow_nonfinite || error.kind() != ErrorKind::kBadInput) throw;
       run.report.warnings.push_back(tensor.name + " " + error.detail().message + " and stays as it is");

@@ -25,6 +25,7 @@ QuantizeRun::QuantizeRun(const Plan& of, const LinearSource& from, const ModelSp
       replaced(replaced_weights(of.packed(), model)),
       never_quantized(of.traits->folds ? model.never_quantized() : std::set<std::string>()) {
   for (const PlannedModule& module : plan.modules) planned[module.module] = &module;
+  for (const auto& [name, module] : planned) names.insert(name);
   for (const PlannedModule& module : plan.tower) planned[module.module] = &module;
 }
 

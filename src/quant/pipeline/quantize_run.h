@@ -50,6 +50,7 @@ struct QuantizeRun {
   MemoryTrace memory;
   OriginalStream* original = nullptr;                   // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;  // by module
+  std::set<std::string> names;                          // the same modules
   std::set<std::string> replaced;                       // weights of the planned linears, by tensor
   // Weights that stay dense and that folds may scale, by tensor.
   std::set<std::string> never_quantized;

@@ -104,9 +104,10 @@ void set_shape(BlockSpec& block, TensorId id, const Shape& shape) {
 void set_width(BlockSpec& block, std::optional<NormId> norm, std::int64_t width) {
   if (norm) block.norms[static_cast<std::size_t>(*norm)].width = width;
 }
-// A norm of all heads is as wide as they are, one of each head stays.
+// A norm of all heads is as wide as they are, one of each head stays; or it has a gain of each.
 void narrow_heads(BlockSpec& block, std::optional<NormId> norm, const AttentionSpec& attention,
                   std::int64_t heads) {
+  if (norm && block.at(*norm).heads > 0) block.norms[static_cast<std::size_t>(*norm)].heads = heads;
   if (norm && block.at(*norm).width != attention.head_dim) set_width(block, norm, heads * attention.head_dim);
 }
 
@@ -117,16 +118,20 @@ void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, std::int64_t h
   attention.heads = attention.kv_heads * std::clamp(attention.heads / by / attention.kv_heads, 1, repeat);
   block.pages = pages_of(attention);
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
-  set_rows(block, attention.query, attention.query_rows());
-  set_rows(block, attention.key, kv);
-  set_rows(block, attention.value, kv);
+  if (attention.grouped) {
+    set_rows(block, attention.query, attention.kv_heads * attention.group_rows());
+  } else {
+    set_rows(block, attention.query, attention.query_rows());
+    set_rows(block, attention.key, kv);
+    set_rows(block, attention.value, kv);
+  }
   set_channels(block, attention.inner, attention.inner_width());
   set_rows(block, {attention.output}, hidden);
   if (attention.sinks) set_shape(block, *attention.sinks, {attention.heads});
   narrow_heads(block, attention.query_norm, attention, attention.heads);
   narrow_heads(block, attention.key_norm, attention, attention.kv_heads);
   auto& producer = block.sites[static_cast<std::size_t>(attention.inner)].producer;
-  if (auto* rows = std::get_if<LinearRows>(&producer)) rows->repeat = attention.heads / attention.kv_heads;
+  if (auto* rows = std::get_if<LinearRows>(&producer)) *rows = rows_of_values(attention);
 }
 
 void narrow_mixer(MlpSpec& mlp, std::int64_t divisor, std::int64_t hidden, BlockSpec& block) {
@@ -202,7 +207,7 @@ BlockSlice slice_block(const LinearSource& source, const ModelSpec& spec, std::s
   for (const LinearSpec& linear : structure.linears)
     narrowing.take_linear(spec.blocks[block].at(linear.id), linear);
   for (const NormSpec& norm : structure.norms) {
-    narrowing.take(norm.gain.tensor, 1, norm.width, true);
+    narrowing.take(norm.gain.tensor, std::max<std::int64_t>(norm.heads, 1), norm.width, norm.heads == 0);
     narrowing.take(norm.bias.tensor, 1, norm.width, true);
   }
   for (const MixerTensor& tensor : structure.tensors) {

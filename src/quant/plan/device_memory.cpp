@@ -99,7 +99,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_output(const BlockSpec& 
     if (other != reader.id) linears.push_back(&block.at(other));
   for (const LinearSpec& linear : block.linears)
     if (part.reads_before_outputs(linear)) linears.push_back(&linear);
-  std::uint64_t prepared = 0, largest = 0;
+  std::uint64_t prepared = joined(block, part) * element_, largest = 0;
   for (const LinearSpec* const linear : linears) {
     prepared += weights_of(*linear) * element_;
     largest = std::max(largest, weights_of(*linear) * element_);

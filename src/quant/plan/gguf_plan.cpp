@@ -68,7 +68,7 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& 
 // another order.
 std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& spec, const GgufPlan& plan) {
   const LinearSource source = LinearSource::open(checkpoint);
-  const GgufFamily* const family = gguf_family(gguf_decoder(spec));
+  const GgufFamily* const family = gguf_family(spec);
   const GgufWidths widths = gguf_widths(spec);
   const auto is_of_parts = [&](const LinearSpec& linear) {
     if (family == nullptr || family->part == nullptr) return false;

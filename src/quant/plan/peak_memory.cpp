@@ -308,7 +308,7 @@ std::uint64_t PeakMemory::waiting(const BlockSpec& block, const SublayerSpec& pa
 }
 
 std::uint64_t PeakMemory::joined(const BlockSpec& block, const SublayerSpec& part) {
-  if (!part.joint) return 0;
+  if (!part.joined) return 0;
   const auto before = std::prev(std::find_if(block.sublayers.begin(), block.sublayers.end(),
                                              [&](const SublayerSpec& own) { return &own == &part; }));
   std::uint64_t sum = 0;
@@ -331,7 +331,8 @@ void PeakMemory::add_output(const BlockSpec& block, const SublayerSpec& part, Li
   const LinearSpec* const feeds = feeding(block, reader);
   const std::uint64_t waits = waiting(block, part, output);
   const bool folds_behind = folds_ && feeds != nullptr;
-  std::uint64_t prepared = 0, readers = 0, largest = 0, h = positive(block.at(outer).channels);
+  std::uint64_t prepared = joined(block, part) * element_, readers = 0, largest = 0,
+                h = positive(block.at(outer).channels);
   for (const LinearSpec& linear : block.linears) {
     if (!part.reads_before_outputs(linear)) continue;
     h = std::max(h, positive(linear.in_features));

@@ -178,16 +178,18 @@ QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std:
   return scheme;
 }
 
-// E2M1 is rounded to nearest alone.
+// Who calibrates chooses integers, or knows floats in groups too.
 void check_float_codes(const Plan& plan, const std::string& source) {
   for (const PlannedModule& m : plan.modules) {
-    const bool float4 = m.scheme.weight_type == WeightType::kFloat4;
+    const bool grouped = m.scheme.scale_form() != ScaleForm::kNumber;
     if (m.scheme.weight_type == WeightType::kInteger ||
-        !(plan.traits->integer_codes_only || (float4 && plan.traits->calibrates)))
+        (grouped ? plan.traits->floats_in_groups || !plan.traits->calibrates
+                 : !plan.traits->integer_codes_only))
       continue;
-    fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} chooses integer codes", m.module,
-                                               m.scheme.text(), plan.method),
-                                   source, "method", float4 ? "write rtn" : "write rtn or smoothquant"});
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("{} is {}, and method {} {}", m.module, m.scheme.text(), plan.method,
+                      grouped ? "does not round floats in groups" : "chooses integer codes"),
+          source, "method", grouped ? "write awq, gptq or rtn" : "write rtn or smoothquant"});
   }
 }
 
@@ -259,9 +261,8 @@ void suit_to_blocks(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
                     "experts; attention is smoothed",
                     plan.method, fmt::join(left, " and ")));
   const bool none_alone = std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
-    return std::all_of(block.sublayers.begin(), block.sublayers.end(), [](const SublayerSpec& part) {
-      return part.after.has_value() || part.beside.has_value();
-    });
+    return std::all_of(block.sublayers.begin(), block.sublayers.end(),
+                       [](const SublayerSpec& part) { return part.shares_what_is_added(); });
   });
   if (!takes_back_upstream(plan) || !none_alone) return;
   plan.gptq.upstream_share = 0;

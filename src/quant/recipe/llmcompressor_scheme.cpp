@@ -26,12 +26,12 @@ constexpr std::array<Preset, 14> kPresets = {{
     {"INT8", "w8a8_channel_sym", {}},
     {"UNQUANTIZED", {}, "it quantizes nothing; name the linears under ignore"},
     {"W4AFP8", {}, "integer codes go with integer inputs: W4A8, or FP8_DYNAMIC for both"},
-    {"NVFP4", {}, "4 bits are integer codes here: W4A16"},
-    {"NVFP4A16", {}, "4 bits are integer codes here: W4A16"},
-    {"MXFP4", {}, "4 bits are integer codes here: W4A16"},
-    {"MXFP4A16", {}, "4 bits are integer codes here: W4A16"},
-    {"MXFP8", {}, "FP8 has scales per channel, tensor or block here: FP8_DYNAMIC, FP8 or FP8_BLOCK"},
-    {"MXFP8A16", {}, "FP8 has scales per channel, tensor or block here: FP8_DYNAMIC, FP8 or FP8_BLOCK"},
+    {"NVFP4", {}, "inputs of 4 bits are not rounded here: NVFP4A16"},
+    {"NVFP4A16", "nvfp4a16", {}},
+    {"MXFP4", {}, "inputs of 4 bits are not rounded here: MXFP4A16"},
+    {"MXFP4A16", "mxfp4", {}},
+    {"MXFP8", {}, "inputs in groups of 32 are not rounded here: MXFP8A16, FP8_DYNAMIC or FP8_BLOCK"},
+    {"MXFP8A16", "mxfp8a16", {}},
 }};
 
 // Rows of 128 by 128, inputs in groups of as many (kFloat8Block).

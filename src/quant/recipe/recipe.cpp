@@ -182,6 +182,8 @@ const auto kKeys = std::to_array<Key>({
     {"gptq.descent_sweeps",
      [](Recipe& r, const Yaml& v) { r.gptq.descent_sweeps = static_cast<int>(read_integer(v, 0, 100)); }},
     {"gptq.upstream_share", [](Recipe& r, const Yaml& v) { r.gptq.upstream_share = read_number(v, 0, 1); }},
+    {"floats.scales",
+     [](Recipe& r, const Yaml& v) { r.floats.search = read_word(v, {"search", "minmax"}) == "search"; }},
     {"gguf.importance", [](Recipe& r, const Yaml& v) { r.gguf.importance = v.as_string(); }},
     {"gguf.search", [](Recipe& r, const Yaml& v) { r.gguf.search = read_word(v, {"ggml", "best"}); }},
     {"gguf.imatrix_out", [](Recipe& r, const Yaml& v) { r.gguf.imatrix_out = v.as_string(); }},

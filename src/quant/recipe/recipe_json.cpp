@@ -173,6 +173,7 @@ Json Recipe::to_json() const {
                              {"retry_scales", Json(gptq.retry_scales)},
                              {"descent_sweeps", gptq.descent_sweeps ? Json(*gptq.descent_sweeps) : Json()},
                              {"upstream_share", gptq.upstream_share ? Json(*gptq.upstream_share) : Json()}})},
+      {"floats", Json::object({{"scales", Json(floats.search ? "search" : "minmax")}})},
       {"gguf", Json::object({{"importance", Json(gguf.importance)},
                              {"search", Json(gguf.search)},
                              {"imatrix_out", Json(gguf.imatrix_out)}})},

@@ -97,7 +97,8 @@ TEST(Codes, WhatNoFormatHoldsIsRefused) {
   EXPECT_EQ(refusal(scheme, 576),
             "inputs in groups of 128 do not divide the 576 input features; fp8 does without groups");
   scheme.granularity = Granularity::kGroup;
-  EXPECT_EQ(refusal(scheme), "float8 weights in groups cannot be written; fp8 and fp8_block can");
+  scheme.group_size = kMxGroup;
+  EXPECT_EQ(refusal(scheme), "inputs beside mxfp8a16 in groups are not rounded here");
   scheme.granularity = Granularity::kChannel;
   scheme.activation_bits = 16;
   EXPECT_EQ(refusal(scheme), "float8 weights are written beside float8 inputs only");

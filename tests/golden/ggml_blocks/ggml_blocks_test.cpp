@@ -50,8 +50,9 @@ std::vector<std::byte> quantized(DType type, std::span<const float> rows, std::i
   return bytes;
 }
 
-const DType kTypes[] = {DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                        DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+const DType kTypes[] = {DType::kF16,  DType::kBF16, DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0,
+                        DType::kQ5_1, DType::kQ8_0, DType::kQ2_K,   DType::kQ3_K,  DType::kQ4_K,
+                        DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS};
 
 class GgmlBlocks : public ::testing::TestWithParam<DType> {};
 
@@ -108,7 +109,9 @@ TEST(GgmlBlocks, HashesOfAnIntegerSequence) {
                                Hashes{DType::kQ8_0, 0x26e5eb65ef700e30, 0x26e5eb65ef700e30},
                                Hashes{DType::kQ4_K, 0x14b33eccb707e466, 0xeef03f37a0f3a69b},
                                Hashes{DType::kQ5_K, 0x7de39ab8956c3390, 0x0408715d3ef487f1},
-                               Hashes{DType::kQ6_K, 0xa00e5e87b747ad1a, 0x299fea28aee43c27}}) {
+                               Hashes{DType::kQ6_K, 0xa00e5e87b747ad1a, 0x299fea28aee43c27},
+                               Hashes{DType::kIQ4_NL, 0xad88f6a20ddba33f, 0x663508a5a59ed933},
+                               Hashes{DType::kIQ4_XS, 0x25496a58bacd4054, 0x7d1cfe4f8ad8a978}}) {
     EXPECT_EQ(fnv(quantized(hashes.type, numbers, 256, {}, 1)), hashes.plain) << dtype_row(hashes.type).name;
     EXPECT_EQ(fnv(quantized(hashes.type, numbers, 256, importance, 1)), hashes.importance)
         << dtype_row(hashes.type).name;

@@ -10,7 +10,7 @@ import itertools, json, os, subprocess, sys, tempfile
 import gguf
 import numpy as np
 
-TYPES = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K".split()
+TYPES = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS".split()
 # name: architecture, layers, heads, KV heads, hidden, intermediate, tied
 MODELS = {
     "llama, 17 layers, tied": ("llama", 17, 4, 2, 256, 512, True),

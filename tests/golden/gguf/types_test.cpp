@@ -103,7 +103,7 @@ TEST(GgufTypes, AreThoseOfLlamaQuantize) {
       }
     }
   }
-  EXPECT_EQ(compared, 8 * 14 * 2);
+  EXPECT_EQ(compared, 8 * 16 * 2);
 }
 
 TEST(GgufTypes, NamesInAnyCase) {

@@ -58,12 +58,16 @@ void divide_gain(const NormSpec& norm, Tensors& tensors) {
 
 // Rows of values, which have rows of keys before them in each head, and no bias.
 void divide_values_of_heads(const LinearRows& made, const LinearSpec& linear, Tensors& tensors) {
-  std::vector<float>& values = tensors.at(linear.weight.tensor).second;
   const std::int64_t each = made.skipped + made.head_dim;
-  for (std::int64_t row = 0; row < linear.out_features; ++row)
-    for (std::int64_t c = 0; c < linear.in_features && row % each >= made.skipped; ++c)
-      values[static_cast<std::size_t>(row * linear.in_features + c)] /=
-          power_of_two(static_cast<std::size_t>(row / each * made.head_dim + row % each - made.skipped));
+  const auto divide = [&](const std::string& name, std::int64_t columns) {
+    std::vector<float>& values = tensors.at(name).second;
+    for (std::int64_t row = 0; row < linear.out_features; ++row)
+      for (std::int64_t c = 0; c < columns && row % each >= made.skipped; ++c)
+        values[static_cast<std::size_t>(row * columns + c)] /=
+            power_of_two(static_cast<std::size_t>(row / each * made.head_dim + row % each - made.skipped));
+  };
+  divide(linear.weight.tensor, linear.in_features);
+  if (linear.has_bias()) divide(linear.bias.tensor, 1);
 }
 
 void divide_producer(const SiteSpec& site, const BlockSpec& block, Tensors& tensors) {

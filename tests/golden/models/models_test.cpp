@@ -123,6 +123,7 @@ std::string undivided(const Path& model) {
                   [](const BlockSpec& own) { return own.mixture() != nullptr; }))
     return "mixture of experts";
   if (block.embedded() != nullptr) return "embedding of each block";
+  if (block.sublayers.back().joined) return "sum of two mixers";
   return std::any_of(spec.blocks.begin(), spec.blocks.end(),
                      [](const BlockSpec& own) { return own.attention()->kv_heads == 1; })
              ? "KV heads"

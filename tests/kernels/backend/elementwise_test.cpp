@@ -89,6 +89,28 @@ TEST_P(Elementwise, LayerNorm) {
       }
 }
 
+// Each head has a gain of its own: what a call for its rows alone gives.
+TEST_P(Elementwise, LayerNormOfHeads) {
+  for (const std::int64_t width : {2, 17, 128}) {
+    const std::int64_t tokens = 5, heads = 3;
+    Numbers numbers(static_cast<std::uint64_t>(width));
+    const std::vector<float> x = numbers.values(tokens * heads * width), gain = numbers.values(heads * width);
+    const Placed in = put(backend(), DType::kF32, {tokens * heads, width}, x),
+                 all = put(backend(), DType::kF32, {heads, width}, gain),
+                 out = poisoned(backend(), DType::kF32, {tokens * heads, width});
+    backend().layer_norm(out.view, in.view, all.view, {}, 1e-5f);
+    const std::vector<float> got = get(backend(), out.view);
+    for (std::int64_t row = 0; row < tokens * heads; ++row) {
+      const std::int64_t head = row % heads;
+      const Placed own = put(backend(), DType::kF32, {1, width}, rows_of(x, row, 1, width)),
+                   of_head = put(backend(), DType::kF32, {width}, rows_of(gain, head, 1, width)),
+                   alone = poisoned(backend(), DType::kF32, {1, width});
+      backend().layer_norm(alone.view, own.view, of_head.view, {}, 1e-5f);
+      ASSERT_TRUE(same_bits(rows_of(got, row, 1, width), get(backend(), alone.view))) << width << " " << row;
+    }
+  }
+}
+
 TEST_P(Elementwise, Rope) {
   for (const std::int64_t dim : {2, 4, 6, 16, 34, 64, 128}) {
     const std::int64_t tokens = 7, heads = 3, positions = 11, half = dim / 2;

@@ -38,13 +38,14 @@ inline std::string golden_model(const TemporaryDirectory& directory, const std::
 }
 
 inline ConvertReport to_gguf(Io& io, const std::string& source, const Path& destination,
-                             const std::string& dtype) {
+                             const std::string& dtype, std::uint64_t split_max_size = 0) {
   ConvertRequest request;
   request.source = source;
   request.target.directory = destination;
   request.to = "gguf";
   request.dtype = dtype;
   request.threads = 1;
+  request.split_max_size = split_max_size;
   return convert(io, open_checkpoint(io, request.source), request);
 }
 
@@ -62,7 +63,7 @@ class WrittenGguf {
   std::vector<float> stored(const std::string& name) const {  // of an F32 tensor
     const GgufTensor& tensor = *find_gguf_tensor(file_->header, name);
     std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
-    std::memcpy(values.data(), file_->mapping->bytes().data() + tensor.offset, tensor.bytes);
+    std::memcpy(values.data(), tensor.data, tensor.bytes);
     return values;
   }
 

@@ -64,7 +64,7 @@ TEST_P(GemmaGguf, GivesBackStructureAndWeights) {
   const GgufFile file = open_gguf(system_io(), disk / "m.gguf");
   const GgufTensor& norm = *find_gguf_tensor(file.header, "blk.0.ffn_norm.weight");
   float first = 0;
-  std::memcpy(&first, file.mapping->bytes().data() + norm.offset, sizeof first);
+  std::memcpy(&first, norm.data, sizeof first);
   EXPECT_EQ(first, 1 + before.read_float32(before.at("model.layers.0.pre_feedforward_layernorm.weight"))[0]);
   EXPECT_EQ(find_gguf_tensor(file.header, "output.weight"), nullptr);
   EXPECT_FALSE(file.header.boolean("tokenizer.ggml.add_space_prefix"));

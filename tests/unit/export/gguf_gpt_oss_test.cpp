@@ -26,7 +26,7 @@ std::string stored_as(const GgufFile& file, const std::string& name) {
 
 std::string bytes_of(const GgufFile& file, const std::string& name) {
   const GgufTensor& tensor = *find_gguf_tensor(file.header, name);
-  const auto bytes = file.mapping->bytes().subspan(tensor.offset, tensor.bytes);
+  const auto bytes = std::span(tensor.data, tensor.bytes);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 

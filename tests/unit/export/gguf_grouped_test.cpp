@@ -85,39 +85,6 @@ INSTANTIATE_TEST_SUITE_P(Families, GroupedGguf,
                            return name;
                          });
 
-// Dense relatives come back to the bit, too.
-class DenseGguf : public GroupedGguf {};
-
-TEST_P(DenseGguf, GivesBackStructureAndWeights) {
-  ScratchGolden model(GetParam());
-  if (std::string_view(GetParam()) == "smollm3") {
-    model.config["no_rope_layers"] = Json::array({1, 1});
-    model.config["layer_types"] = Json::array({"full_attention", "full_attention"});
-    model.config["use_sliding_window"] = false;
-  }
-  const Checkpoint before = model.open();
-  write(model);
-  const Checkpoint after = open_checkpoint(system_io(), path().string());
-  const ModelSpec spec = ModelSpec::read(before), read = ModelSpec::read(after);
-  EXPECT_EQ(read.family, spec.family);
-  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
-    EXPECT_EQ(read.blocks[i].attention()->rope.dims, spec.blocks[i].attention()->rope.dims);
-    EXPECT_EQ(read.blocks[i].attention()->rope.pairs, spec.blocks[i].attention()->rope.pairs);
-  }
-  EXPECT_EQ(after.tensors().size(), before.tensors().size());
-  for (const StoredTensor& tensor : before.tensors())
-    EXPECT_EQ(after.read_float32(after.at(tensor.name)), before.read_float32(tensor)) << tensor.name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Families, DenseGguf, ::testing::Values("glm4", "smollm3"),
-                         [](const auto& instance) { return std::string(instance.param); });
-
-TEST(DenseGgufRefusal, OfBlocksThatTurnOtherwise) {
-  const ScratchGolden model("smollm3");  // of whose two blocks one does not turn
-  expect_refusal(ErrorKind::kUnsupported, "each 4th block does not turn",
-                 [&] { check_gguf_family(ModelSpec::read(model.open()), "m"); });
-}
-
 using LatentGguf = GroupedGguf;
 
 TEST_F(LatentGguf, HeadsPartsAreStacksOfTheirOwn) {

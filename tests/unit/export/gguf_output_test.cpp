@@ -70,7 +70,8 @@ TEST(GgufFile, AFailingDiskLeavesNothingUnderItsName) {
 }
 
 // A journalled file with its documents, as llmq quantize writes it; the blocks taken up.
-std::int64_t quantize_small(Io& io, const Path& target, const std::string& job = "one") {
+std::int64_t quantize_small(Io& io, const Path& target, const std::string& job = "one",
+                            std::uint64_t part_bytes = 0) {
   const Checkpoint checkpoint = open_checkpoint(io, kTinystories.string());
   const ModelSpec spec = ModelSpec::read(checkpoint);
   GgufRequest request;
@@ -80,6 +81,7 @@ std::int64_t quantize_small(Io& io, const Path& target, const std::string& job =
   request.name = "m";
   request.file_type = find_gguf_file_type("q8_0");
   request.weighted = true;
+  request.part_bytes = part_bytes;
   if (const auto found =
           find_unchanged(io, request.target, [&](const Path& path) { return file_sha256(io, path); }))
     return -1;
@@ -130,6 +132,32 @@ TEST(GgufOutput, KilledAtEveryCallItEndsWithTheSameBytes) {
     if (HasFailure()) return;
   }
   EXPECT_GT(most_resumed, 2) << "the importance and both blocks";
+}
+
+// Of a split model the first part, by which it is known, gets its name last.
+TEST(GgufOutput, KilledAtAnyCallASplitModelEndsWithTheSameBytes) {
+  constexpr std::uint64_t kMost = 250'000;
+  const TemporaryDirectory models;
+  quantize_small(system_io(), models / "m.gguf", "one", kMost);
+  const std::vector<std::string> names = system_io().list(models.path());
+  ASSERT_GT(names.size(), 4u);
+  for (int k = 0;; k += 9) {
+    SCOPED_TRACE(fmt::format("killed at call {}", k));
+    const TemporaryDirectory disk;
+    const bool survived = testing::survives([&] {
+      testing::KillingIo io(k);
+      quantize_small(io, disk / "m.gguf", "one", kMost);
+    });
+    const bool has_its_name = system_io().exists(disk / names.front());
+    for (const std::string& name : names) {
+      if (!has_its_name || !name.ends_with(".gguf")) continue;
+      ASSERT_EQ(disk.read(name), models.read(name));
+    }
+    quantize_small(system_io(), disk / "m.gguf", "one", kMost);
+    EXPECT_EQ(system_io().list(disk.path()), names);
+    for (const std::string& name : names) EXPECT_EQ(disk.read(name), models.read(name)) << name;
+    if (survived || HasFailure()) break;
+  }
 }
 
 TEST(GgufOutput, ADamagedBlockIsDoneAgainAndAnotherJobIsTold) {

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <numeric>
+
 #include "model/model_spec.h"
+#include "tests/unit/model/scratch_golden.h"
 #include "tests/unit/model/scratch_model.h"
 
 namespace llmq {
@@ -166,6 +170,24 @@ TEST(Cohere, OneNormHasTheReadersOfBothMixers) {
   EXPECT_FALSE(block.norms[0].bias.exists());
 }
 
+TEST(Cohere, NormsOfHeadsHaveAGainOfEach) {
+  ScratchGolden model("cohere-norms");
+  const ModelSpec spec = ModelSpec::read(model.open());
+  const BlockSpec& block = spec.blocks[0];
+  const NormSpec &query = block.at(block.attention()->query_norm.value()),
+                 &key = block.at(block.attention()->key_norm.value());
+  EXPECT_EQ(query.gain_shape(), (Shape{4, 8}));
+  EXPECT_EQ(key.gain_shape(), (Shape{2, 8}));
+  EXPECT_EQ(query.kind, NormSpec::Kind::kLayer);
+  EXPECT_TRUE(std::holds_alternative<LinearRows>(block.at(block.attention()->inner).producer));
+  std::int64_t stored = 0;
+  for (const auto& [name, tensor] : model.tensors)
+    stored += std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies());
+  EXPECT_EQ(spec.parameters(), stored);
+  model.config["use_qk_norm"] = false;
+  EXPECT_THAT(sentence_of(model), HasSubstr("nothing in this family reads this tensor"));
+}
+
 TEST(Cohere, BlocksWithoutAWindowDoNotTurn) {
   ScratchCohere2 model;
   EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(5, 5)) << "every fourth has none";
@@ -194,8 +216,7 @@ TEST(Cohere, OtherFormsAreRefusedByName) {
 }
 
 TEST(Falcon, OtherFormsAreRefusedByName) {
-  for (const auto& [key, value] : {std::pair<const char*, Json>{"new_decoder_architecture", true},
-                                   {"multi_query", false},
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"multi_query", false},
                                    {"parallel_attn", false},
                                    {"alibi", true},
                                    {"activation", "relu"},
@@ -204,6 +225,45 @@ TEST(Falcon, OtherFormsAreRefusedByName) {
     model.config[key] = value;
     EXPECT_THAT(sentence_of(model), HasSubstr(key));
   }
+}
+
+// What 40B and Falcon2 11B are: rows of each KV head together, and as many norms as they say.
+TEST(Falcon, RowsOfAKvHeadLieTogether) {
+  ScratchGolden model("falcon-40b");
+  const ModelSpec spec = ModelSpec::read(model.open());
+  const BlockSpec& block = spec.blocks[1];
+  ASSERT_EQ(block.sublayers.size(), 2u);
+  EXPECT_TRUE(block.sublayers[0].joins_next && block.sublayers[1].joined);
+  EXPECT_FALSE(block.sublayers[1].joint) << "no norm goes over the sum";
+  EXPECT_TRUE(block.writes_pages(1) && !block.writes_pages(0));
+  const AttentionSpec& attention = *block.attention();
+  EXPECT_TRUE(attention.grouped && !attention.value_is_key());
+  EXPECT_EQ(block.at(attention.query.linear).out_features, 64)
+      << "of each KV head 2 queries, a key and a value";
+  const auto& rows = std::get<LinearRows>(block.at(attention.inner).producer);
+  EXPECT_EQ(rows.row_of(0), 24) << "the value of the first KV head";
+  EXPECT_EQ(rows.row_of(15), 31) << "its second query has the same";
+  EXPECT_EQ(rows.row_of(16), 56);
+  const auto norm_of = [&](SiteId site) {
+    return block.at(std::get<NormGain>(block.at(site).producer).norm).gain.tensor;
+  };
+  EXPECT_EQ(norm_of(attention.input), "transformer.h.1.ln_attn.weight");
+  EXPECT_EQ(norm_of(block.mlp()->input), "transformer.h.1.ln_mlp.weight");
+  EXPECT_THAT(block.at(attention.input).readers, ElementsAre(attention.query.linear));
+  model.config["num_ln_in_parallel_attn"] = 3;
+  EXPECT_THAT(sentence_of(model), HasSubstr("num_ln_in_parallel_attn"));
+  model.config["num_ln_in_parallel_attn"] = 2;
+  model.config["num_kv_heads"] = 3;
+  EXPECT_THAT(sentence_of(model), HasSubstr("num_kv_heads"));
+}
+
+TEST(Falcon, OneNormMakesOneInput) {
+  const ScratchGolden model("falcon-11b");
+  const ModelSpec spec = ModelSpec::read(model.open());
+  const BlockSpec& block = spec.blocks[0];
+  ASSERT_EQ(block.sublayers.size(), 1u);
+  EXPECT_EQ(block.attention()->input, block.mlp()->input);
+  EXPECT_EQ(spec.ropes.front().theta, 500042);
 }
 
 TEST(Gemma3, EveryNormIsOfOnePlusWhatIsStored) {

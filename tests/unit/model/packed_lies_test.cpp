@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "base/half.h"
 #include "model/linear_source.h"
 #include "packed_model.h"
 #include "support/named_parts.h"
@@ -29,8 +30,8 @@ Json& weights_of(ScratchModel& model) {
 const PackedLie kLies[] = {
     {"method", [](ScratchModel& m) { m.config["quantization_config"]["quant_method"] = "hqq"; },
      "unsupported|*quant_method: the method \"hqq\""},
-    {"format", [](ScratchModel& m) { m.config["quantization_config"]["format"] = "nvfp4-pack-quantized"; },
-     "unsupported|*nvfp4-pack-quantized"},
+    {"format", [](ScratchModel& m) { m.config["quantization_config"]["format"] = "mxfp6-pack-quantized"; },
+     "unsupported|*mxfp6-pack-quantized"},
     {"group format",
      [](ScratchModel& m) {
        m.config["quantization_config"]["config_groups"]["group_0"]["format"] = "marlin-24";
@@ -221,12 +222,116 @@ const PackedLie kCodeLies[] = {
      [](ScratchModel& m) { m.tensors[kModule + ".input_zero_point"] = scratch_ramp({1}); },
      "unsupported|*input_zero_point"},
     {"another format",
-     [](ScratchModel& m) { m.config["quantization_config"]["format"] = "nvfp4-pack-quantized"; },
+     [](ScratchModel& m) { m.config["quantization_config"]["format"] = "mxfp6-pack-quantized"; },
      "unsupported|*quantization_config.format"},
 };
 
 TEST(LinearSource, EveryLieAboutCodesIsRefusedByName) {
   expect_refusals(load_cases("packed_codes.json").items()[1], kCodeLies);
+}
+
+// NVFP4 of 16 x 16: codes 0 .. 15 in turn, the scale of row n is n + 1 over a global one of 8.
+Json two_levels() {
+  const auto tensor = [](const char* dtype, Json shape, const std::string& hex) {
+    return Json::object({{"dtype", dtype}, {"shape", std::move(shape)}, {"hex", hex}});
+  };
+  std::string codes, scales;
+  for (int n = 0; n < 16; ++n) {
+    codes += "1032547698badcfe";
+    scales += fmt::format("{:02x}", to_float8(static_cast<float>(n + 1)).bits);
+  }
+  const Json weights = Json::object({{"num_bits", 4},
+                                     {"type", "float"},
+                                     {"strategy", "tensor_group"},
+                                     {"group_size", 16},
+                                     {"scale_dtype", "torch.float8_e4m3fn"}});
+  const Json group = Json::object(
+      {{"targets", Json::array({"re:.*q_proj"})}, {"format", "nvfp4-pack-quantized"}, {"weights", weights}});
+  return Json::object(
+      {{"config", Json::object({{"quant_method", "compressed-tensors"},
+                                {"format", "nvfp4-pack-quantized"},
+                                {"config_groups", Json::object({{"group_0", group}})}})},
+       {"tensors", Json::object({{"weight_packed", tensor("U8", Json::array({16, 8}), codes)},
+                                 {"weight_scale", tensor("F8_E4M3", Json::array({16, 1}), scales)},
+                                 {"weight_global_scale", tensor("F32", Json::array({1}), "00000041")}})}});
+}
+
+const PackedLie kTwoLevelLies[] = {
+    {"no global scale", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_global_scale"); },
+     "bad input|*q_proj.weight_global_scale: is missing"},
+    {"a global scale for each row",
+     [](ScratchModel& m) { m.tensors[kModule + ".weight_global_scale"] = scratch_ramp({16}); },
+     "bad input|*weight_global_scale: has shape [16], expected [1]"},
+    {"scales by two",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_scale"].shape = {8, 2};
+     },
+     "bad input|*weight_scale: has shape [8, 2], expected [16, 1]"},
+    {"exponents", [](ScratchModel& m) { m.tensors[kModule + ".weight_scale"].dtype = "U8"; },
+     "unsupported|*weight_scale: is stored as U8, expected F8_E4M3"},
+    {"codes in one row", [](ScratchModel& m) { m.tensors[kModule + ".weight_packed"].shape = {128}; },
+     "bad input|*weight_packed: has shape [128], expected [out, in/2]"},
+    {"codes of 20 columns",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_packed"].shape = {16, 10};
+       m.tensors[kModule + ".weight_packed"].bytes.resize(160);
+     },
+     "bad input|*weight_packed: has 20 input columns, which group_size 16 does not divide"},
+    {"of another model",
+     [](ScratchModel& m) { m.config["num_attention_heads"] = 2, m.config["head_dim"] = 4; },
+     "bad input|*weight_packed: holds a weight of shape [16, 16]"},
+    {"inputs of 4 bits",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = Json::object(
+           {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"dynamic", "local"}});
+     },
+     "unsupported|*input_activations.num_bits: is 4"},
+    {"groups of 32", [](ScratchModel& m) { weights_of(m)["group_size"] = 32; },
+     "unsupported|*weights.strategy: \"tensor_group\" is read of floats of 4 bits in groups of 16"},
+    {"exponents by their type", [](ScratchModel& m) { weights_of(m)["strategy"] = "group"; },
+     "unsupported|*weights.group_size: is 16; floats in groups of 32"},
+    {"by channel",
+     [](ScratchModel& m) {
+       weights_of(m)["strategy"] = "channel";
+       weights_of(m).erase("group_size");
+     },
+     "unsupported|*weights.strategy: floats of 4 bits by channel"},
+    {"floats of 6 bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 6; },
+     "unsupported|*weights.num_bits: is 6; floats of 4 and 8 bits"},
+};
+
+TEST(LinearSource, EveryLieAboutTwoLevelsIsRefusedByName) { expect_refusals(two_levels(), kTwoLevelLies); }
+
+TEST(LinearSource, TwoLevelsMeanTheirProductAndAreNumbers) {
+  const auto open = [](const auto& tell) {
+    ScratchModel model;
+    pack_queries(model, two_levels());
+    tell(model);
+    return LinearSource::open(model.open()).quantized(kModule);
+  };
+  const QuantizedMatrix matrix = open([](ScratchModel&) {});
+  EXPECT_EQ(matrix.scheme.text(), "nvfp4a16");
+  EXPECT_EQ(matrix.global_scale, 8);
+  std::vector<float> values(256);
+  dequantize(matrix, values);
+  EXPECT_EQ(values[16 * 3 + 7], 6 * 0.5f) << "row 3, the code of 6, a scale of 4 / 8";
+  EXPECT_EQ(values[16 * 7 + 10], -1) << "the second half of a byte comes second";
+  const auto refusal = [&](const char* tensor, const std::string& bytes, std::size_t at) {
+    return error_of([&] {
+      open([&](ScratchModel& m) { m.tensors[kModule + tensor].bytes.replace(at, bytes.size(), bytes); });
+    });
+  };
+  EXPECT_THAT(refusal(".weight_scale", "\x7f", 5),
+              HasSubstr("q_proj.weight_scale: has the byte 127 at row 5, group 0, which is no scale"));
+  EXPECT_THAT(refusal(".weight_scale", "\xb8", 2), HasSubstr("has the byte 184 at row 2"));
+  const std::string zero(4, '\0'), negative("\0\0\x80\xbf", 4), nan("\0\0\xc0\x7f", 4),
+      infinite("\0\0\x80\x7f", 4), tiny("\1\0\0\0", 4);
+  EXPECT_THAT(refusal(".weight_global_scale", zero, 0), HasSubstr("weight_global_scale: is 0;"));
+  EXPECT_THAT(refusal(".weight_global_scale", negative, 0), HasSubstr("weight_global_scale: is -1;"));
+  EXPECT_THAT(refusal(".weight_global_scale", nan, 0), HasSubstr("weight_global_scale: is nan;"));
+  EXPECT_THAT(refusal(".weight_global_scale", infinite, 0), HasSubstr("weight_global_scale: is inf;"));
+  EXPECT_THAT(refusal(".weight_global_scale", tiny, 0), HasSubstr("row 0, group 0, which is no scale"))
+      << "1 over the least number of FP32";
 }
 
 TEST(LinearSource, CodesAndScalesThatAreNoNumbersAreNamed) {

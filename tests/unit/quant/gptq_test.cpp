@@ -376,6 +376,7 @@ TEST(Gptq, RefusesFloatingPointCodes) {
   GptqFixture f(6, 64, 200);
   f.see_inputs();
   f.scheme.weight_type = WeightType::kFloat8;
+  f.scheme.granularity = Granularity::kChannel;  // in groups they are a grid of its own
   EXPECT_THROW(f.quantize(), Error);
 }
 

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <random>
 #include <string>
+
+#include "tensor/ggml_table.h"
 
 namespace llmq {
 namespace {
@@ -44,8 +47,22 @@ TEST_P(BlockBits, FieldsStayInTheirRanges) {
 INSTANTIATE_TEST_SUITE_P(Types, BlockBits,
                          ::testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
                                            DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
-                                           DType::kQ5_K, DType::kQ6_K),
+                                           DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS),
                          [](const auto& type) { return std::string(dtype_row(type.param).name); });
+
+// As ggml's bisection decides: x - lower < upper - x for the lower one.
+TEST(GgmlTable, TiesGoUp) {
+  for (std::size_t k = 0; k + 1 < kUnevenValues.size(); ++k) {
+    const float middle = table_middle(k), below = std::nextafter(middle, -1000.f);
+    EXPECT_EQ(table_code(middle), k + 1);
+    EXPECT_EQ(table_code(below), k);
+    const Lanes values = table_values(Lanes{middle, below, 1000, -1000});
+    EXPECT_EQ(values[0], static_cast<float>(kUnevenValues[k + 1]));
+    EXPECT_EQ(values[1], static_cast<float>(kUnevenValues[k]));
+    EXPECT_EQ(values[2], 113.f);
+    EXPECT_EQ(values[3], -127.f);
+  }
+}
 
 TEST(BlockLayouts, PlainTypesHaveNone) { EXPECT_EQ(block_layout(DType::kF16), nullptr); }
 

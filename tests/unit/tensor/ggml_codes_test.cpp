@@ -29,8 +29,9 @@ std::vector<std::uint8_t> random_blocks(const BlockLayout& layout, std::int64_t 
 }
 
 TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
-  for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ3_K, DType::kQ6_K,
-                            DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K}) {
+  for (const DType dtype :
+       {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ3_K, DType::kQ6_K, DType::kQ4_1, DType::kQ5_1,
+        DType::kQ2_K, DType::kQ4_K, DType::kQ5_K, DType::kIQ4_NL, DType::kIQ4_XS}) {
     ASSERT_TRUE(has_codes(dtype));
     const BlockLayout& layout = *block_layout(dtype);
     const std::int64_t rows = 3, columns = 2 * layout.elements;
@@ -58,8 +59,8 @@ TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
   }
 }
 
-TEST(GgmlCodes, APlainTypeHasNone) {
-  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32})
+TEST(GgmlCodes, APlainTypeOrOneOfAGridHasNone) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kIQ2_XS, DType::kNVFP4})
     EXPECT_FALSE(has_codes(dtype)) << dtype_row(dtype).name;
 }
 

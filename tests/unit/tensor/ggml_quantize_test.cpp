@@ -63,8 +63,9 @@ TEST(GgmlQuantize, Mxfp4IsGgmls) {
   EXPECT_THROW(quantized(DType::kMXFP4, std::vector<float>(32, INFINITY), 32), Error);
 }
 
-const DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                             DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+const DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,   DType::kQ5_1,
+                             DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,
+                             DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS};
 
 std::vector<float> read_back(DType type, const std::vector<std::byte>& bytes, std::int64_t rows,
                              std::int64_t columns) {

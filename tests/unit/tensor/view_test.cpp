@@ -14,7 +14,7 @@ namespace llmq {
 namespace {
 
 TEST(DType, NamesLeadBack) {
-  for (int i = 0; i <= static_cast<int>(DType::kMXFP4); ++i) {
+  for (int i = 0; i <= static_cast<int>(DType::kNVFP4); ++i) {
     const DTypeRow& row = dtype_row(static_cast<DType>(i));
     EXPECT_EQ(static_cast<int>(row.dtype), i);
     if (!row.safetensors_name.empty()) {
@@ -26,7 +26,7 @@ TEST(DType, NamesLeadBack) {
   }
   EXPECT_FALSE(dtype_from_safetensors(""));
   EXPECT_FALSE(dtype_from_safetensors("F33"));
-  EXPECT_FALSE(dtype_from_ggml(40));
+  EXPECT_FALSE(dtype_from_ggml(41));
   EXPECT_FALSE(dtype_from_ggml(0xffffffffu));
 }
 

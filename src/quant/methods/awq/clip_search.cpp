@@ -97,11 +97,13 @@ void take_row(QuantizedMatrix& into, const QuantizedMatrix& from, std::int64_t r
 
 class AwqRounding final : public Method {
  public:
-  AwqRounding(const AwqOptions& options, Compute compute) : options_(options), compute_(compute) {}
+  AwqRounding(const AwqOptions& options, const FloatGroupOptions& floats, Compute compute)
+      : options_(options), floats_(floats), compute_(compute) {}
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     ThreadPool& pool = backend.workers();
     const std::int64_t rows = problem.out_features, columns = problem.in_features;
+    if (problem.scheme.scale_form() != ScaleForm::kNumber) return to_floats(problem, backend);
     std::vector<GroupRange> ranges = find_ranges(problem.weight, rows, columns, problem.scheme, pool);
     QuantizedMatrix plain = round_in_ranges(problem.weight, rows, columns, problem.scheme, ranges, pool);
     std::optional<GramLoss> made;
@@ -124,7 +126,38 @@ class AwqRounding final : public Method {
   }
 
  private:
+  // Scales of floats in groups are searched for by the importance of columns in place of the clipping; each
+  // row has what loses less.
+  QuantizedMatrix to_floats(const RoundingProblem& problem, Backend& backend) const {
+    ThreadPool& pool = backend.workers();
+    const std::int64_t rows = problem.out_features, columns = problem.in_features;
+    FloatGroupRounding how{floats_.search, problem.global_scale, {}};
+    QuantizedMatrix plain = round_to_nearest(problem.weight, rows, columns, problem.scheme, pool, how);
+    std::optional<GramLoss> made;
+    GramLoss& gram = gram_of(problem, made, backend, compute_);
+    std::vector<double> loss = row_losses(plain, problem.weight, gram, pool);
+    if (options_.clip && floats_.search) {
+      std::vector<float> importance;
+      for (std::int64_t k = 0; k < columns; ++k)
+        importance.push_back(static_cast<float>(problem.stats->gram_at(k, k)));
+      how.importance = importance;
+      how.global_scale = plain.global_scale;
+      const QuantizedMatrix searched =
+          round_to_nearest(problem.weight, rows, columns, problem.scheme, pool, how);
+      const std::vector<double> searched_loss = row_losses(searched, problem.weight, gram, pool);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const auto r = static_cast<std::size_t>(row);
+        if (!(searched_loss[r] < loss[r])) continue;
+        take_row(plain, searched, row);
+        loss[r] = searched_loss[r];
+      }
+    }
+    plain.loss = sum_in_order(loss);
+    return plain;
+  }
+
   AwqOptions options_;
+  FloatGroupOptions floats_;
   Compute compute_;
 };
 
@@ -140,8 +173,9 @@ std::uint64_t clip_search_device_bytes(std::int64_t out_features, std::int64_t g
   return columns * (element * columns + items * (4 + 4 + 2) + std::min(items / shrinks + 2, out) * 4);
 }
 
-std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute) {
-  return std::make_unique<AwqRounding>(options, compute);
+std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute,
+                                          const FloatGroupOptions& floats) {
+  return std::make_unique<AwqRounding>(options, floats, compute);
 }
 
 }  // namespace llmq

@@ -10,10 +10,12 @@
 
 #include "quant/methods/awq/awq_options.h"
 #include "quant/methods/method.h"
+#include "quant/methods/method_options.h"
 
 namespace llmq {
 
-std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute);
+std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute,
+                                          const FloatGroupOptions& floats = {});
 
 // What the search for one linear holds on a device: the prepared square of a group, and differences, products
 // and weights of as many rows and ranges as are judged at once. Numbers of the square take `element` bytes.

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "quant/methods/gptq/device_rows.h"
 #include "quant/methods/gptq/factorization.h"
+#include "quant/methods/gptq/float_rows.h"
 #include "quant/methods/gptq/host_rows.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/methods/rtn.h"
@@ -46,13 +47,16 @@ class GramInPlaces {
 
 class Gptq final : public Method {
  public:
-  Gptq(const GptqOptions& options, Compute compute) : options_(options), compute_(compute) {}
+  Gptq(const GptqOptions& options, const FloatGroupOptions& floats, Compute compute)
+      : options_(options), floats_(floats), compute_(compute) {}
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
-    if (problem.scheme.weight_type != WeightType::kInteger ||
+    const bool floats = problem.scheme.scale_form() != ScaleForm::kNumber;
+    if ((problem.scheme.weight_type != WeightType::kInteger && !floats) ||
         problem.scheme.granularity == Granularity::kBlock)
       fail(ErrorKind::kUnsupported,
-           "GPTQ rounds to integers with scales per group, channel or tensor, not to {}",
+           "GPTQ rounds to integers with scales per group, channel or tensor and to floats in groups, not to "
+           "{}",
            problem.scheme.text());
     ThreadPool& pool = backend.workers();
     std::unique_ptr<PreparedInput> own_input;
@@ -76,7 +80,9 @@ class Gptq final : public Method {
       for (std::size_t p = 0; p < input.order.columns.size(); ++p)
         matrix.column_group[static_cast<std::size_t>(input.order.columns[p])] = input.order.group[p];
     }
-    if (!input.on_devices.empty())
+    if (floats)
+      round_to_floats(linear, problem, matrix, pool);
+    else if (!input.on_devices.empty())
       round_on_devices(linear, problem, matrix, backend);
     else
       round_on_host(linear, problem, matrix, pool);
@@ -96,20 +102,40 @@ class Gptq final : public Method {
                       });
   }
 
+  void round_to_floats(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
+                       ThreadPool& pool) const {
+    if (problem.scheme.scale_form() == ScaleForm::kTwoLevel)
+      matrix.global_scale = problem.global_scale != 0
+                                ? problem.global_scale
+                                : float_group_global(largest_magnitude(problem.weight, pool), floats_.search);
+    std::fill(matrix.zeros.begin(), matrix.zeros.end(), static_cast<std::uint8_t>(matrix.scheme.middle()));
+    const FloatScales scales(problem.scheme, floats_.search, matrix.global_scale);
+    const std::int64_t tile = host_tile_rows();
+    pool.parallel_for(static_cast<std::size_t>((problem.out_features + tile - 1) / tile),
+                      [&](std::size_t item, int) {
+                        FloatRows rows(linear, problem, scales, static_cast<std::int64_t>(item) * tile);
+                        rows.run();
+                        rows.write(matrix);
+                      });
+  }
+
   int sweeps() const { return options_.descent_sweeps.value_or(1); }
 
   // Of the input as linears of this scheme need it: what `kept` holds, or made there.
   const GptqInput& prepared(std::unique_ptr<PreparedInput>& kept, const RoundingProblem& problem,
                             Backend& backend) const {
     const std::int64_t group = problem.scheme.group_of(problem.in_features);
-    const bool is_fitted = problem.scheme.granularity != Granularity::kTensor &&
+    const bool on_host = problem.scheme.scale_form() != ScaleForm::kNumber;
+    const bool is_fitted = !on_host && problem.scheme.granularity != Granularity::kTensor &&
                            (options_.refit_scales || options_.retry_scales || sweeps() > 0);
     if (const auto* found = dynamic_cast<const GptqInput*>(kept.get());
-        found != nullptr && found->group == group && found->is_fitted == is_fitted)
+        found != nullptr && found->group == group && found->is_fitted == is_fitted &&
+        found->on_host == on_host)
       return *found;
     kept.reset();
     auto input = std::make_unique<GptqInput>();
     input->group = group;
+    input->on_host = on_host;
     input->is_fitted = is_fitted;
     prepare(*input, problem, backend);
     const GptqInput& made = *input;
@@ -136,7 +162,7 @@ class Gptq final : public Method {
     }
     const double damp = damp_for(stats, input.notes), mean = mean_of_alive(diagonal);
     Factorizer* const factorizer = factorizer_of(backend);
-    const bool rounds = backend.extensions().column_rounder != nullptr;
+    const bool rounds = backend.extensions().column_rounder != nullptr && !input.on_host;
     // Several devices have their panels from one factor, which comes by way of the host.
     if (rounds && factorizer != nullptr && problem.further_devices.empty())
       return prepare_on_device(input, stats, damp, mean, *factorizer, backend);
@@ -237,13 +263,15 @@ class Gptq final : public Method {
   }
 
   GptqOptions options_;
+  FloatGroupOptions floats_;
   Compute compute_;
 };
 
 }  // namespace
 
-std::unique_ptr<Method> make_gptq(const GptqOptions& options, Compute compute) {
-  return std::make_unique<Gptq>(options, compute);
+std::unique_ptr<Method> make_gptq(const GptqOptions& options, Compute compute,
+                                  const FloatGroupOptions& floats) {
+  return std::make_unique<Gptq>(options, floats, compute);
 }
 
 }  // namespace llmq

@@ -10,6 +10,8 @@
 // column comes, from the weights as they are then. Afterwards each group's scale, zero and codes are fitted
 // again while everything else stands (quant/methods/gptq/coordinate_descent.h).
 //
+// Floats in groups: quant/methods/gptq/float_rows.h.
+//
 // A column that no input ever uses (diag H = 0) gets the code zero. With fewer tokens than channels damp
 // grows by channels / tokens: H then says nothing about many directions.
 //
@@ -19,10 +21,12 @@
 
 #include "quant/methods/gptq/gptq_options.h"
 #include "quant/methods/method.h"
+#include "quant/methods/method_options.h"
 
 namespace llmq {
 
 // `compute` is of the loss it reports.
-std::unique_ptr<Method> make_gptq(const GptqOptions& options, Compute compute);
+std::unique_ptr<Method> make_gptq(const GptqOptions& options, Compute compute,
+                                  const FloatGroupOptions& floats = {});
 
 }  // namespace llmq

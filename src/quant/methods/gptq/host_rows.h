@@ -31,6 +31,7 @@ struct InputOnDevice {
 // What all rows of all linears that read an input share.
 struct GptqInput final : PreparedInput {
   std::int64_t group = 0;
+  bool on_host = false;           // whatever the backend could do
   bool is_fitted = false;         // scales and codes are fitted again: `runs` and `descent` are there
   ColumnOrder order, runs;        // of the rounding; with every group a run of places, for the descent
   std::vector<char> dead;         // by column

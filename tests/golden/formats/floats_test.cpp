@@ -1,0 +1,104 @@
+// Floats in groups, their scales and the bytes that llmq stores for them equal those of compressed-tensors.
+//
+// floats.json was written by compressed-tensors 0.20.0 (make_floats_golden.py beside it).
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/half.h"
+#include "export/formats/packed_formats.h"
+#include "quant/methods/float_groups.h"
+#include "tensor/block_scales.h"
+#include "tensor/mxfp4.h"
+#include "tests/golden/formats/golden_cases.h"
+
+namespace llmq {
+namespace {
+
+std::vector<std::byte> bytes_of(const std::string& hex_text) {
+  std::vector<std::byte> bytes;
+  for (std::size_t at = 0; at < hex_text.size(); at += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoul(hex_text.substr(at, 2), nullptr, 16)));
+  return bytes;
+}
+
+std::vector<float> numbers_of(const std::string& hex_text) {
+  const std::vector<std::byte> bytes = bytes_of(hex_text);
+  std::vector<std::uint16_t> stored(bytes.size() / 2);
+  std::memcpy(stored.data(), bytes.data(), bytes.size());
+  std::vector<float> values;
+  for (const std::uint16_t bits : stored) values.push_back(to_float(BFloat16{bits}));
+  return values;
+}
+
+QuantScheme float_group_scheme(const std::string& text) {
+  const SchemeRequest asked = parse_scheme(text);
+  QuantScheme scheme;
+  scheme.bits = asked.bits;
+  scheme.weight_type = asked.weight_type;
+  scheme.group_size = asked.group_size.value();
+  scheme.symmetric = true;
+  return scheme;
+}
+
+TEST(Floats, RoundingBytesAndValuesEqualTheLibrary) {
+  const Json golden = golden_cases("floats.json");
+  const Json& cases = golden.at("weights");
+  ASSERT_EQ(cases.items().size(), 3u);
+  ThreadPool pool(2);
+  for (const Json& one : cases.items()) {
+    const QuantScheme scheme = float_group_scheme(one.at("scheme").as_string());
+    SCOPED_TRACE(scheme.text());
+    const std::int64_t rows = one.at("shape").items()[0].as_integer(),
+                       columns = one.at("shape").items()[1].as_integer();
+    const QuantizedMatrix matrix = round_float_groups(numbers_of(one.at("weight").as_string()), rows, columns,
+                                                      scheme, {.search = false}, pool);
+    const PlannedModule module{"layer", scheme, rows, columns};
+    const std::vector<PackedTensor> tensors = packed_format("compressed-tensors").pack(module, matrix);
+    ASSERT_EQ(tensors.size(), one.at("tensors").members().size());
+    for (const PackedTensor& tensor : tensors) {
+      SCOPED_TRACE(tensor.declaration.name);
+      const Json* wanted =
+          one.at("tensors").find(tensor.declaration.name.substr(std::string("layer.").size()));
+      ASSERT_NE(wanted, nullptr);
+      EXPECT_EQ(tensor.declaration.dtype, dtype_from_safetensors(wanted->at("dtype").as_string()).value());
+      EXPECT_EQ(shape_json(tensor.declaration.shape), wanted->at("shape"));
+      EXPECT_EQ(hex(tensor.bytes), wanted->at("hex").as_string());
+    }
+    std::vector<float> values(matrix.codes.size());
+    dequantize(matrix, values);
+    EXPECT_EQ(hex(std::as_bytes(std::span(values))), one.at("values").as_string());
+  }
+}
+
+TEST(Floats, EveryTieOfE2M1GoesWhereTheLibraryPutsIt) {
+  const Json golden = golden_cases("floats.json");
+  ASSERT_EQ(golden.at("codes").items().size(), 260u);
+  for (const Json& one : golden.at("codes").items())
+    EXPECT_EQ(signed_e2m1_code(static_cast<float>(one.items()[0].as_double())), one.items()[1].as_integer())
+        << one.items()[0].as_double();
+}
+
+TEST(Floats, ScalesOfTwoLevelsAreTheLibrarys) {
+  const Json golden = golden_cases("floats.json");
+  ASSERT_GT(golden.at("levels").items().size(), 100u);
+  for (const Json& one : golden.at("levels").items())
+    EXPECT_EQ(nvfp4_byte(static_cast<float>(one.items()[0].as_double())), one.items()[1].as_integer())
+        << one.items()[0].as_double();
+}
+
+TEST(Floats, ExponentsAreTheLibrarysAndNotOcps) {
+  const Json golden = golden_cases("floats.json");
+  int above = 0;
+  for (const Json& one : golden.at("exponents").items()) {
+    const WeightType type = one.items()[0] == Json(4) ? WeightType::kFloat4 : WeightType::kFloat8;
+    const auto largest = static_cast<float>(one.items()[1].as_double());
+    EXPECT_EQ(mx_byte(largest, type), one.items()[2].as_integer()) << largest;
+    if (largest > 0 && largest < 1e30f && mx_byte(largest, type) > std::max(0, ocp_byte(largest, type)))
+      ++above;
+  }
+  EXPECT_GT(above, 20) << "from 1.75 times a power of two on";
+}
+
+}  // namespace
+}  // namespace llmq

@@ -1,0 +1,61 @@
+"""Floats in groups (NVFP4, MXFP4, MXFP8 weights) against Transformers + compressed-tensors.   float_groups_check.py LLMQ WORK
+
+The library widens such weights to BF16 when a checkpoint is loaded, whatever type is asked for: llmq's, rounded to BF16, equal them to the bit. The
+bytes are its own too: its compressor, given the weight that llmq read and the scales that llmq found, writes the same.
+"""
+import sys
+import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import QuantizationScheme
+from compressed_tensors.quantization.quant_scheme import MXFP4A16, MXFP8A16, NVFP4A16
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+from compressed_tensors_cases import CASES, differing, our_weights, write_case
+from peer import TINYSTORIES, expect, finish, llmq, perplexity
+
+PRESETS = {"nvfp4a16": (NVFP4A16, "nvfp4-pack-quantized"), "mxfp4": (MXFP4A16, "mxfp4-pack-quantized"), "mxfp8a16": (MXFP8A16, "mxfp8-quantized")}
+program, work = sys.argv[1:3]
+before = load_file(f"{TINYSTORIES}/model.safetensors")
+
+
+def same_bytes(a, b):
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+for scheme, (preset, format) in PRESETS.items():
+    for scales in ("search", "minmax"):
+        name = f"{scheme}-{scales}"
+        CASES[name] = ["method=rtn", f"scheme={scheme}", f"floats.scales={scales}"]
+        packed = write_case(program, name, work)
+        expect(llmq(program, "inspect", packed)["loaders"][0]["fits"], f"{name}: the table names a loader")
+        model = AutoModelForCausalLM.from_pretrained(packed, dtype=torch.bfloat16).eval()
+        model(torch.tensor([[1, 2]]))  # the first tokens make it widen its weights
+        ours = our_weights(program, packed, "bf16")
+        theirs = {k + ".weight": m.weight.detach() for k, m in model.named_modules() if k.endswith("_proj")}
+        wrong = differing(theirs, ours)
+        expect(len(ours) == 14 and not wrong, f"{name}: 14 linears equal to the bit{': not ' + ', '.join(wrong[:3]) if wrong else ''}")
+        for module in model.modules():
+            module.quantization_enabled = False  # else it rounds what it widened once more
+        peer, mine = perplexity(torch.nn.Module.float(model), packed, 4, 512), llmq(program, "eval-ppl", f"{packed}-bf16", "--max-windows", 4)["ppl"]
+        expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f} of these weights, Transformers {peer:.6f}")
+        our_weights(program, packed, "f32")
+        exact = llmq(program, "eval-ppl", f"{packed}-f32", "--max-windows", 4)["ppl"]
+        expect(llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"] == exact, f"{name}: perplexity {exact:.6f} of the packed ones, which are not rounded to BF16")
+
+        stored = load_file(f"{packed}/model.safetensors")
+        compressor, wrong = BaseCompressor.get_value_from_registry(format), []
+        for module in (k.removesuffix(".weight") for k in ours):
+            given = {"weight": before[module + ".weight"].float(), "weight_scale": stored[module + ".weight_scale"]}
+            if (name_of_global := module + ".weight_global_scale") in stored:
+                given["weight_global_scale"] = stored[name_of_global]
+                given["weight_scale"] = given["weight_scale"].float()
+            else:
+                given["weight_scale"] = 2.0 ** (given["weight_scale"].float() - 127)
+            for key, tensor in compressor.compress(given, QuantizationScheme(targets=["Linear"], weights=preset["weights"])).items():
+                if tensor is not None and not same_bytes(tensor, stored[f"{module}.{key}"]):
+                    wrong.append(f"{module}.{key}")
+        expect(not wrong, f"{name}: the library's compressor writes the same bytes{': not ' + ', '.join(wrong[:3]) if wrong else ''}")
+        for parts in (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")) if scheme == "nvfp4a16" else ():
+            found = {stored[f"model.layers.0.{part}.weight_global_scale"].item() for part in parts}
+            expect(len(found) == 1, f"{name}: {', '.join(parts)} share one global scale")
+finish()
