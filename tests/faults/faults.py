@@ -849,7 +849,7 @@ FAULTS = [
           [("llmq_kernels_backend", "*Elementwise.LayerNormOfHeads*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("members-have-the-first-gains", "src/model/block_weights.cpp", "norm.heads > 0 ? member * own : 0", "0 * member",
           [("llmq_golden_models", "*GoldenModel.DividedOver*cohere_norms*")]),
-    Fault("norms-of-gemma-unshifted", "src/export/gguf/tensor_source.cpp", "for (float& value : values) value += place.shift;", "",
+    Fault("norms-of-gemma-unshifted", "src/export/gguf/tensor_source.cpp", "for (float& value : values) value += place.shift;", ";",
           [("llmq_unit_export", "*GemmaGguf.GivesBack*")]),
     Fault("exponent-of-another-row-is-checked", "src/io/checkpoint.cpp", "exponents.pointer + (row * each + tensor.place) * blocks;",
           "exponents.pointer + row * blocks;", [("llmq_unit_model", "GptOss.AnExponent*")]),

@@ -154,7 +154,8 @@ class HuggingFaceSource final : public GgufTensorSource {
     std::vector<float> values(static_cast<std::size_t>(count * columns));
     if (place.permuted_heads == 0) {
       read_stored(matrix, columns, first, count, values);
-      for (float& value : values) value += place.shift;
+      if (place.shift != 0)  // -0 + 0 is 0, and no weight changes its sign
+        for (float& value : values) value += place.shift;
       return values;
     }
     // A bias is one row of `columns` values here, and its values are what the weight's rows are.
