@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 
@@ -104,6 +105,17 @@ TEST_F(KindsOfGguf, FalconsRowsLieApart) {
       EXPECT_EQ(apart[there * kWide + c], together[here * kWide + c]) << there;
   EXPECT_EQ(stored("blk.0.attn_norm.weight"), floats_of(model.tensors.at("transformer.h.0.ln_mlp.weight")));
   EXPECT_EQ(stored("blk.0.attn_norm_2.bias"), floats_of(model.tensors.at("transformer.h.0.ln_attn.bias")));
+}
+
+TEST_F(KindsOfGguf, MinusZeroKeepsItsSign) {
+  ScratchGolden model("falcon");
+  ScratchTensor& up = model.tensors.at("transformer.h.0.mlp.dense_h_to_4h.weight");
+  const std::size_t size = up.bytes.size() / static_cast<std::size_t>(up.shape[0] * up.shape[1]);
+  std::fill_n(up.bytes.begin(), size, '\0');
+  up.bytes[size - 1] = '\x80';
+  write(model);
+  EXPECT_EQ(stored("blk.0.ffn_up.weight").front(), 0);
+  EXPECT_TRUE(std::signbit(stored("blk.0.ffn_up.weight").front()));
 }
 
 TEST_F(KindsOfGguf, FalconsRopeIsToldWhereItIsAnother) {
