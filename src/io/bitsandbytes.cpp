@@ -123,8 +123,7 @@ StoredTensor CheckpointReader::matrix_of_four_bits(const StoredTensor& weight, c
   const auto read_map = [&](const char* name, std::span<float> into) {
     const StoredTensor::Part map =
         part_beside(beside, weight, weight.name + name, std::ssize(into), {DType::kF32});
-    const Lease held =
-        state_->mappings[static_cast<std::size_t>(map.shard)]->lease(map.offset, map.view.bytes());
+    const Lease held = state_->mapping(map).lease(map.offset, map.view.bytes());
     to_float32(map.view, into);
   };
   read_map(".quant_map", codes->map);
@@ -198,8 +197,7 @@ void Checkpoint::read_bits_and_bytes(const StoredTensor& tensor, std::span<float
                                      ThreadPool& pool) const {
   const StoredTensor::BitsAndBytes& codes = *tensor.bits_and_bytes;
   const auto values = [&](const StoredTensor::Part& part) {
-    const Lease lease =
-        state_->mappings[static_cast<std::size_t>(part.shard)]->lease(part.offset, part.view.bytes());
+    const Lease lease = state_->mapping(part).lease(part.offset, part.view.bytes());
     std::vector<float> numbers(static_cast<std::size_t>(part.view.shape.elements()));
     to_float32(part.view, numbers);
     return numbers;

@@ -121,9 +121,9 @@ void widen_mxfp4(const std::uint8_t* codes, const std::uint8_t* exponents, std::
 Lease Checkpoint::hold_exponents(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
   const std::int64_t blocks = tensor.view.cols() / kMxfp4Block, each = tensor.side_by_side;
   const StoredTensor::Exponents& exponents = *tensor.exponents;
-  Lease lease = state_->mappings[static_cast<std::size_t>(exponents.shard)]->lease(
-      exponents.offset + static_cast<std::uint64_t>(first * each * blocks),
-      static_cast<std::uint64_t>(count * each * blocks));
+  Lease lease =
+      state_->mapping(exponents).lease(exponents.offset + static_cast<std::uint64_t>(first * each * blocks),
+                                       static_cast<std::uint64_t>(count * each * blocks));
   for (std::int64_t row = first; row < first + count; ++row) {
     const std::uint8_t* const own = exponents.pointer + (row * each + tensor.place) * blocks;
     if (const void* const found = std::memchr(own, kMxfp4NoNumber, static_cast<std::size_t>(blocks)))
@@ -290,7 +290,7 @@ void Checkpoint::read_ahead(const StoredTensor& tensor) const {
 void Checkpoint::release(const StoredTensor& tensor) const {
   if (tensor.pieces) {
     for (const StoredTensor::Piece& piece : *tensor.pieces)
-      state_->mappings[static_cast<std::size_t>(piece.shard)]->release(piece.offset, piece.view.bytes());
+      state_->mapping(piece).release(piece.offset, piece.view.bytes());
     return;
   }
   state_->mapping(tensor).release(tensor.offset, tensor.stored_bytes());

@@ -30,8 +30,10 @@ struct Checkpoint::State {
   mutable std::map<std::pair<int, std::uint64_t>, Lease> kept;  // by shard and offset
   mutable ReadAhead ahead;
 
-  const Mapping& mapping(const StoredTensor& tensor) const {
-    return *mappings[static_cast<std::size_t>(tensor.shard)];
+  // Of a tensor, or of a part that says its shard.
+  template <class Stored>
+  const Mapping& mapping(const Stored& stored) const {
+    return *mappings[static_cast<std::size_t>(stored.shard)];
   }
   // A copy needs no lease.
   bool is_mapped(const StoredTensor& tensor) const {

@@ -82,8 +82,8 @@ void CheckpointReader::join_float8_blocks() {
 void Checkpoint::read_float8_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const {
   const StoredTensor::BlockScales& blocks = *tensor.block_scales;
   const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols(), across = blocks.scales.cols();
-  const Lease codes = hold(tensor), numbers = state_->mappings[static_cast<std::size_t>(blocks.shard)]->lease(
-                                        blocks.offset, blocks.scales.bytes());
+  const Lease codes = hold(tensor),
+              numbers = state_->mapping(blocks).lease(blocks.offset, blocks.scales.bytes());
   std::vector<float> scales(static_cast<std::size_t>(blocks.scales.shape.elements()));
   to_float32(blocks.scales, scales);
   pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t row, int) {

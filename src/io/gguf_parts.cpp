@@ -45,8 +45,7 @@ void Checkpoint::read_gguf_parts(const StoredTensor& tensor, std::span<float> in
     const std::int64_t width = GgufPart::width_of(part.shape), rows = part.shape.elements() / width,
                        each = part.turned ? part.shape[1] : 1;
     const std::uint64_t row_bytes = piece.view.bytes() / static_cast<std::uint64_t>(rows);
-    const Lease lease =
-        state_->mappings[static_cast<std::size_t>(piece.shard)]->lease(piece.offset, piece.view.bytes());
+    const Lease lease = state_->mapping(piece).lease(piece.offset, piece.view.bytes());
     pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t at, int) {
       const auto row = static_cast<std::int64_t>(at);
       std::vector<float> values(static_cast<std::size_t>(width));

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "export/formats/packed_formats.h"
 #include "export/output/packed_writer.h"
 #include "tensor/stored_float.h"
 
@@ -63,12 +64,6 @@ std::string state_text(const PlannedModule& m, DType dtype) {
                      kNumbersOfAScale, torch_dtype_name(dtype), m.out_features, m.in_features);
 }
 
-template <typename T>
-std::vector<std::byte> bytes_of_values(std::span<const T> values) {
-  const auto bytes = std::as_bytes(values);
-  return {bytes.begin(), bytes.end()};
-}
-
 }  // namespace
 
 std::vector<PlannedModule> nf4_modules(const Checkpoint& checkpoint, const ModelSpec& spec) {
@@ -120,9 +115,10 @@ std::vector<PackedTensor> pack_nf4(const PlannedModule& m, std::span<const float
   const std::vector<TensorDeclaration> declared = declare_nf4(m, dtype);
   std::vector<PackedTensor> tensors;
   tensors.push_back({declared[0], std::move(pairs)});
-  tensors.push_back({declared[1], bytes_of_values(std::span<const float>(scales))});
-  tensors.push_back({declared[2], bytes_of_values(std::span<const float>(kNf4))});
-  tensors.push_back({declared[3], bytes_of_values(std::span<const char>(state))});
+  tensors.push_back({declared[1], scale_bytes(scales, DType::kF32)});
+  tensors.push_back({declared[2], scale_bytes(kNf4, DType::kF32)});
+  const auto text = std::as_bytes(std::span(state));
+  tensors.push_back({declared[3], {text.begin(), text.end()}});
   return tensors;
 }
 

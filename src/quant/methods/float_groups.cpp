@@ -53,6 +53,12 @@ float largest_magnitude(std::span<const float> weight, ThreadPool& pool) {
   return largest_of(largest);
 }
 
+float global_scale_of(const QuantScheme& scheme, std::span<const float> weight, bool search, float given,
+                      ThreadPool& pool) {
+  if (scheme.scale_form() != ScaleForm::kTwoLevel) return 0;
+  return given != 0 ? given : float_group_global(largest_magnitude(weight, pool), search);
+}
+
 int FloatScales::count() const {
   if (!search_) return 1;
   return scheme_.scale_form() == ScaleForm::kExponent ? 3 : 1 + kLevelsAbove + kLevelsBelow;
@@ -95,17 +101,12 @@ float search_float_scale(std::span<const float> group, std::span<const float> im
 QuantizedMatrix round_float_groups(std::span<const float> weight, std::int64_t rows, std::int64_t columns,
                                    const QuantScheme& scheme, const FloatGroupRounding& how,
                                    ThreadPool& pool) {
-  FloatGroupRounding own = how;
   QuantizedMatrix matrix;
   matrix.scheme = scheme;
   matrix.out_features = rows;
   matrix.in_features = columns;
-  if (scheme.scale_form() == ScaleForm::kTwoLevel) {
-    if (own.global_scale == 0)
-      own.global_scale = float_group_global(largest_magnitude(weight, pool), how.search);
-    matrix.global_scale = own.global_scale;
-  }
-  const FloatScales scales(scheme, how.search, own.global_scale);
+  matrix.global_scale = global_scale_of(scheme, weight, how.search, how.global_scale, pool);
+  const FloatScales scales(scheme, how.search, matrix.global_scale);
   const auto groups = static_cast<std::size_t>(matrix.groups()),
              width = static_cast<std::size_t>(scheme.group_size);
   matrix.codes.resize(weight.size());

@@ -32,6 +32,9 @@ float float_group_global(float largest, bool search);
 // The largest magnitude that the largest group scale of such a global does not cut.
 float float_group_reach(float global);
 float largest_magnitude(std::span<const float> weight, ThreadPool& pool);
+// `given`, or that of this weight alone where it is 0; 0 for schemes without one.
+float global_scale_of(const QuantScheme& scheme, std::span<const float> weight, bool search, float given,
+                      ThreadPool& pool);
 
 // `weight` is [rows, columns], finite, columns a multiple of scheme.group_size; `scheme` has another
 // ScaleForm than kNumber.

@@ -117,7 +117,7 @@ float BlockState::global_scale(LinearId id) {
   if (work.module->scheme.scale_form() != ScaleForm::kTwoLevel) return 0;
   const std::string fused = fused_linear(work.spec->module, run.names).module;
   if (const auto known = global_scales.find(fused); known != global_scales.end()) {
-    warn_of_cut_weights(work, known->second);
+    if (run.plan.traits->folds) warn_of_cut_weights(work, known->second);
     return known->second;
   }
   float largest = 0;

@@ -104,10 +104,8 @@ class Gptq final : public Method {
 
   void round_to_floats(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
                        ThreadPool& pool) const {
-    if (problem.scheme.scale_form() == ScaleForm::kTwoLevel)
-      matrix.global_scale = problem.global_scale != 0
-                                ? problem.global_scale
-                                : float_group_global(largest_magnitude(problem.weight, pool), floats_.search);
+    matrix.global_scale =
+        global_scale_of(problem.scheme, problem.weight, floats_.search, problem.global_scale, pool);
     std::fill(matrix.zeros.begin(), matrix.zeros.end(), static_cast<std::uint8_t>(matrix.scheme.middle()));
     const FloatScales scales(problem.scheme, floats_.search, matrix.global_scale);
     const std::int64_t tile = host_tile_rows();
