@@ -850,7 +850,7 @@ FAULTS = [
     Fault("members-have-the-first-gains", "src/model/block_weights.cpp", "norm.heads > 0 ? member * own : 0", "0 * member",
           [("llmq_golden_models", "*GoldenModel.DividedOver*cohere_norms*")]),
     Fault("minus-zero-becomes-zero", "src/export/gguf/tensor_source.cpp", "if (place.shift != 0)", "if (true)", [("llmq_unit_export", "KindsOfGguf.MinusZero*")]),
-    Fault("norms-of-gemma-unshifted", "src/export/gguf/tensor_source.cpp", "for (float& value : values) value += place.shift;", ";",
+    Fault("norms-of-gemma-unshifted", "src/export/gguf/tensor_source.cpp", "for (float& value : values) value += place.shift;", "for (float& value : values) value += 0 * place.shift;",
           [("llmq_unit_export", "*GemmaGguf.GivesBack*")]),
     Fault("exponent-of-another-row-is-checked", "src/io/checkpoint.cpp", "exponents.pointer + (row * each + tensor.place) * blocks;",
           "exponents.pointer + row * blocks;", [("llmq_unit_model", "GptOss.AnExponent*")]),
