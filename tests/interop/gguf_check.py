@@ -68,6 +68,21 @@ for kind in CONVERTERS + QUANTIZES if not only else []:
            + (f": not {wrong[:3]}" if wrong else ""))
 
 
+def writer_like(reader, path, **options):
+    """The package's writer of a Qwen3 with the keys of another file."""
+    writer = gguf.GGUFWriter(path, "qwen3", **options)
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+    return writer
+
+
+def write_out(writer):
+    for step in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{step}_to_file")()
+    writer.close()
+
+
 # Types that are read alone: random blocks under the names of a model.
 READ_ALONE = "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0 MXFP4 NVFP4".split()
 for kind in READ_ALONE if not only else []:
@@ -76,10 +91,7 @@ for kind in READ_ALONE if not only else []:
     number = gguf.GGMLQuantizationType[kind]
     block, size = gguf.GGML_QUANT_SIZES[number]
     reader, random = gguf.GGUFReader(whole), np.random.default_rng(len(kind))
-    writer = gguf.GGUFWriter(path, "qwen3")
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+    writer = writer_like(reader, path)
     wanted = {}
     for tensor in reader.tensors:
         if tensor.name.startswith("blk.0.ffn") and len(tensor.shape) == 2:
@@ -91,9 +103,7 @@ for kind in READ_ALONE if not only else []:
             writer.add_tensor(tensor.name, raw, raw_dtype=number)
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    for step in ("header", "kv_data", "tensors"):
-        getattr(writer, f"write_{step}_to_file")()
-    writer.close()
+    write_out(writer)
     llmq(program, "convert", path, out, "--dtype", "f32", "--overwrite")
     ours = load_file(f"{out}/model.safetensors")
     names = {f"model.layers.0.mlp.{part}_proj.weight": values for part, values in wanted.items()}
@@ -109,15 +119,10 @@ if not only:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
     reader = gguf.GGUFReader(whole)
-    writer = gguf.GGUFWriter(f"{theirs}/m.gguf", "qwen3", split_max_size=2_000_000)
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+    writer = writer_like(reader, f"{theirs}/m.gguf", split_max_size=2_000_000)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    for step in ("header", "kv_data", "tensors"):
-        getattr(writer, f"write_{step}_to_file")()
-    writer.close()
+    write_out(writer)
     llmq(program, "convert", every, f"{ours}/m.gguf", "--to", "gguf", "--dtype", "f16", "--split-max-size", "2000000")
     names = sorted(os.listdir(theirs))
     same = [name for name in names if os.path.isfile(f"{ours}/{name}") and filecmp.cmp(f"{theirs}/{name}", f"{ours}/{name}", shallow=False)]

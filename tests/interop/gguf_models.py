@@ -141,11 +141,7 @@ def falcon_models(random_model, tokenizer):
         "falcon-11b": random_model("falcon-11b-tiny", FalconConfig(**dict(grouped, max_position_embeddings=4096), num_ln_in_parallel_attn=1,
                                                                    rope_parameters=dict(rope_type="default", rope_theta=500042.0)), tokenizer),
     }
-    with open(f"{models['falcon']}/config.json", "r+", encoding="utf-8") as file:
-        said = json.load(file)
-        said["num_kv_heads"] = 1  # Transformers writes one for each head, by which the converter orders rows, and reads it of nobody but 40B
-        file.seek(0), file.truncate()
-        json.dump(said, file)
+    say(models["falcon"], num_kv_heads=1)  # Transformers writes one for each head, by which the converter orders rows, and reads it of nobody but 40B
     return models
 
 

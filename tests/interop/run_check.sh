@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the pinned peers a check needs, once, and runs it.   run_check.sh NAME PROGRAM
+# Installs the pinned peers a check needs, once, and runs it.   run_check.sh NAME PROGRAM [ARGUMENT...]   (of the check)
 # Peers live in $LLMQ_PEERS (default ~/.cache/llmq-peers), one environment each; one that already holds the pinned versions is used as it is. Where
 # PyPI is out of reach the check is skipped (77), in words; any other failure to install is a failure, so that with PyPI in reach no check can be skipped.
 set -uo pipefail
@@ -63,7 +63,7 @@ exec 9>&-
 [ -z "${LLMQ_ONLY_INSTALL:-}" ] || exit 0
 # One thread each: torch's wait for each other in a loop, which beside other tests costs more than they bring.
 OMP_NUM_THREADS=1 LLMQ_PEER_FILES=$files GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$python" "$here/${name}_check.py" "$llmq" "$work"
+  "$python" "$here/${name}_check.py" "$llmq" "$work" "${@:3}"
 status=$?
 if [ $status -eq 77 ]; then echo "FAILED: the check itself left with 77, which is kept for an unreachable PyPI"; status=1; fi
 exit $status
