@@ -44,7 +44,7 @@ class PeakMemory {
   std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const;
 
  private:
-  // Measured: what a run that computes the model touches of the program besides.
+  // Measured: what a run that rounds or computes the model touches of the program besides.
   static constexpr std::uint64_t kComputingBytes = std::uint64_t{1} << 20;
   // Whether scales are searched by the losses of rows, on the device where there is one.
   bool searches() const { return folds_ && !samples_rows_; }
