@@ -160,9 +160,9 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
   std::vector<float> s = kOnes;
   for (std::size_t k = 0; k < s.size(); ++k) s[k] = 0.3f + 0.07f * static_cast<float>(k);
   QuantScheme symmetric = f.scheme, channel = f.scheme, float8 = f.scheme;
-  symmetric.symmetric = true, symmetric.scale_dtype = DType::kF16;
+  symmetric.symmetric = true, symmetric.scale_dtype = DType::kF16, symmetric.group_size = 24;
   channel.granularity = Granularity::kChannel, channel.bits = 3;
-  float8.weight_type = WeightType::kFloat8, float8.bits = 8, float8.group_size = 24;
+  float8.weight_type = WeightType::kFloat8, float8.bits = 8, float8.granularity = Granularity::kChannel;
   const QuantScheme* const schemes[] = {&f.scheme, &symmetric, &channel, &float8};
   const auto row_of = [&](std::int64_t i) {
     return GramLoss::Row{weight.data() + i * kAwqChannels, schemes[i / 6]};
