@@ -71,6 +71,9 @@ TEST(Rebuild, EveryRecipeThatWasRunCanBeRunAgain) {
        "overrides=[{match: 're:.*down_proj', scheme: w8a16_g32_asym}]"},
       {"--set", "method=[smoothquant, gptq]", "--set", "scheme=w8a8", "--set", "kv_cache.dtype=int8"},
       {"--target-bits", "5.5", "--set", "mixed.samples=2"},
+      {"--set", "method=[awq, gptq]", "--set",
+       "overrides=[{match: 're:.*self_attn', scheme: nvfp4a16}, {match: 're:.*layers.0.mlp.down_proj', "
+       "scheme: fp8}, {match: 're:.*layers.1.mlp.down_proj', scheme: dense}]"},
       {"--set", "method=rtn", "--set", "scheme=fp8_block", "--set", "ignore=[]"}};
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const std::string output = scratch / ("q" + std::to_string(i));

@@ -38,6 +38,15 @@ FAULTS = [
           [("llmq_unit_quant", "FloatGroups.ScalesOfTwoLevels*")]),
     Fault("floats-without-feedback", "src/quant/methods/gptq/float_rows.cpp", "v[r] += factor * d[r];", "v[r] += 0 * factor * d[r];",
           [("llmq_unit_quant", "FloatGroups.Gptq*")]),
+    # Schemes side by side.
+    Fault("fused-linears-of-two-schemes", "src/quant/plan/schemes.cpp", "return part.second == one.second;", "return part.second == one.second || !part.first.empty();",
+          [("llmq_unit_quant", "Plan.WhatEnginesFuse*")]),
+    Fault("dense-beside-its-fused-linear", "src/quant/plan/schemes.cpp", "if (!recipe.overrides[i].scheme) left.insert(module);", "if (recipe.overrides[i].scheme) left.insert(module);",
+          [("llmq_unit_quant", "Plan.WhatEnginesFuse*")]),
+    Fault("float8-by-the-methods-grid", "src/quant/methods/registry.cpp", "scheme.scale_form() == ScaleForm::kNumber ? !method.integer_codes_only", "scheme.scale_form() == ScaleForm::kNumber ? true",
+          [("llmq_unit_quant", "FloatGroups.SchemesOfEveryForm*:Plan.OverridesMix*")]),
+    Fault("dense-override-quantized", "src/quant/plan/plan.cpp", "if (absorbed_one || !request)", "if (!request) request = SchemeRequest{};\n      if (absorbed_one)",
+          [("llmq_unit_quant", "Plan.OverridesMix*")]),
     # Recurrent states and what stands around them.
     Fault("state-of-the-sequence-before", "src/model/mixers/delta.cpp", "if (from == 0) state.clear(backend_);", "",
           [("llmq_unit_runtime", "*RecurrentServing.AnAnswer*")]),

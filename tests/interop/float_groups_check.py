@@ -3,14 +3,14 @@
 The library widens such weights to BF16 when a checkpoint is loaded, whatever type is asked for: llmq's, rounded to BF16, equal them to the bit. The
 bytes are its own too: its compressor, given the weight that llmq read and the scales that llmq found, writes the same.
 """
-import sys
+import json, re, sys
 import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationScheme
 from compressed_tensors.quantization.quant_scheme import MXFP4A16, MXFP8A16, NVFP4A16
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
-from compressed_tensors_cases import CASES, differing, our_weights, write_case
+from compressed_tensors_cases import CASES, differing, loaded_weights, our_weights, write_case
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
 
 PRESETS = {"nvfp4a16": (NVFP4A16, "nvfp4-pack-quantized"), "mxfp4": (MXFP4A16, "mxfp4-pack-quantized"), "mxfp8a16": (MXFP8A16, "mxfp8-quantized")}
@@ -58,4 +58,31 @@ for scheme, (preset, format) in PRESETS.items():
         for parts in (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")) if scheme == "nvfp4a16" else ():
             found = {stored[f"model.layers.0.{part}.weight_global_scale"].item() for part in parts}
             expect(len(found) == 1, f"{name}: {', '.join(parts)} share one global scale")
+
+# Schemes of every form of scales in one output: each linear is named by one group, whose format is its own, and holds the library's weights.
+FORMATS = {
+    "model.layers.0.self_attn.[qkv]_proj": ("nvfp4a16", "nvfp4-pack-quantized"),
+    "model.layers.0.self_attn.o_proj": ("w3a16_g32_sym", "pack-quantized"),
+    "model.layers.0.mlp.(gate|up)_proj": ("mxfp8a16", "mxfp8-quantized"),
+    "model.layers.0.mlp.down_proj": ("dense", None),
+    "model.layers.1.self_attn.[qkv]_proj": ("w8a16_channel_sym", "pack-quantized"),
+    "model.layers.1.self_attn.o_proj": ("mxfp4", "mxfp4-pack-quantized"),
+    "model.layers.1.mlp.(gate|up)_proj": ("w4a16_g32_sym", "pack-quantized"),
+    "model.layers.1.mlp.down_proj": ("fp8", "float-quantized"),
+}
+overrides = ", ".join(f'{{match: "re:.*{match}", scheme: {scheme}}}' for match, (scheme, _) in FORMATS.items())
+CASES["mixed"] = ["method=[awq, gptq]", "calibration.samples=8", "calibration.sequence_length=256", "scheme=w4a16_g64_sym", f"overrides=[{overrides}]"]
+packed = write_case(program, "mixed", work)
+config = json.load(open(f"{packed}/config.json"))["quantization_config"]
+found = [(target, group["format"]) for group in config["config_groups"].values() for target in group["targets"]]
+expected = {name: next(format for match, (_, format) in FORMATS.items() if re.fullmatch(match, name)) for name in (k.removesuffix(".weight") for k in ours)}
+expect(config["format"] == "mixed-precision" and sorted(found) == sorted((k, f) for k, f in expected.items() if f),
+       f"mixed: {len(config['config_groups'])} groups name 13 linears, each once and with the format of its scheme")
+expect(config["ignore"] == ["model.layers.0.mlp.down_proj", "lm_head"], "mixed: what an override leaves dense is ignored")
+expect(all(loader["fits"] for loader in llmq(program, "inspect", packed)["loaders"]), "mixed: the table of loaders says that it loads")
+model = AutoModelForCausalLM.from_pretrained(packed, dtype=torch.bfloat16).eval()
+model(torch.tensor([[1, 2]]))
+theirs, ours = loaded_weights(model), our_weights(program, packed, "bf16")
+wrong = differing(theirs, ours)
+expect(len(ours) == 14 and not wrong, f"mixed: 14 linears equal to the bit{': not ' + ', '.join(wrong[:3]) if wrong else ''}")
 finish()

@@ -109,6 +109,12 @@ const std::vector<GgufMethodRow>& gguf_rows() {
 
 const MethodRow& plain_rounding() { return rows().front(); }
 
+bool chooses_codes(const MethodRow& method, const QuantScheme& scheme) {
+  if (scheme.weight_type == WeightType::kInteger) return true;
+  return scheme.scale_form() == ScaleForm::kNumber ? !method.integer_codes_only
+                                                   : method.floats_in_groups || !method.calibrates;
+}
+
 const MethodRow* asked_by_option(const MethodOptions& options) {
   for (const MethodRow& row : rows())
     if (row.is_asked != nullptr && row.is_asked(options)) return &row;

@@ -42,6 +42,9 @@ struct MethodRow {
 // Rounding to nearest, without samples.
 const MethodRow& plain_rounding();
 
+// Whether the method chooses codes of this scheme; those that it does not are rounded to nearest beside them.
+bool chooses_codes(const MethodRow& method, const QuantScheme& scheme);
+
 // The row for a recipe's words and options. Error(kUsage) where there is none, naming those there are;
 // `source`: the recipe's file.
 const MethodRow& find_method(const std::vector<std::string>& words, const MethodOptions& options,

@@ -189,10 +189,11 @@ class StagedBlock {
     LinearWork& work = block_.works.at(id);
     const LinearSpec& s = *work.spec;
     const NamedRange range(run_.backend, s.module);
-    QuantizedMatrix matrix = run_.rounding->quantize(
-        {work.weight, s.out_features, s.in_features, &input.stats, work.module->scheme, &input.gram,
-         &input.prepared, run_.options.further_devices, block_.global_scale(id)},
-        run_.backend);
+    QuantizedMatrix matrix =
+        run_.rounding_of(work.module->scheme)
+            .quantize({work.weight, s.out_features, s.in_features, &input.stats, work.module->scheme,
+                       &input.gram, &input.prepared, run_.options.further_devices, block_.global_scale(id)},
+                      run_.backend);
     if (block_.at_work(s.site).size() == 1) input.prepared.reset();  // this was the input's last reader
     charge("rounding");
     judgement_.judge(work, matrix, input);

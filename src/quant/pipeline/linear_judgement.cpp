@@ -46,7 +46,8 @@ void LinearJudgement::fill_report(LinearWork& work, const QuantizedMatrix& matri
   report.scheme = work.module->scheme;
   report.loss = loss_of(work, matrix, input);
   const bool as_rounding =
-      work.in_scale.empty() && !block_.run.plan.traits->factorizes && !(report.loss < report.rtn_loss);
+      !chooses_codes(*block_.run.plan.traits, report.scheme) ||
+      (work.in_scale.empty() && !block_.run.plan.traits->factorizes && !(report.loss < report.rtn_loss));
   report.method = as_rounding ? "rtn" : block_.run.plan.method;
   report.lambda = matrix.notes.lambda;
   if (matrix.notes.lambda_raises > 0)

@@ -21,6 +21,7 @@ QuantizeRun::QuantizeRun(const Plan& of, const LinearSource& from, const ModelSp
       report(found),
       clock(time),
       rounding(std::move(rounds)),
+      nearest(plain_rounding().make(of, of.compute)),
       writing(into),
       replaced(replaced_weights(of.packed(), model)),
       never_quantized(of.traits->folds ? model.never_quantized() : std::set<std::string>()) {

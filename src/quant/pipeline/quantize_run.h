@@ -46,6 +46,7 @@ struct QuantizeRun {
   QuantizeReport& report;
   PartClock& clock;
   std::unique_ptr<Method> rounding;
+  std::unique_ptr<Method> nearest;  // of schemes whose codes the method does not choose
   BackgroundWriter& writing;
   MemoryTrace memory;
   OriginalStream* original = nullptr;                   // null: nothing upstream is taken back
@@ -59,6 +60,9 @@ struct QuantizeRun {
   std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
   std::set<std::string>
       written_dense;  // those copied at the start, and those changed by folds of the blocks before
+  const Method& rounding_of(const QuantScheme& scheme) const {
+    return chooses_codes(*plan.traits, scheme) ? *rounding : *nearest;
+  }
   ThreadPool& pool() const { return backend.workers(); }
   std::vector<Backend*> devices() const;  // the backend first
 };

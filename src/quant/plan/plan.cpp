@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 
@@ -15,23 +14,17 @@
 #include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "quant/plan/plan_limits.h"
+#include "quant/plan/schemes.h"
 #include "quant/plan/tower_plan.h"
 #include "quant/plan/uncalibrated_blocks.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::array<int, 3> kDefaultGroups = {128, 64, 32};
-
 struct Pattern {
   NamePattern pattern;
   const char* key;
   bool used = false;
-};
-
-struct Chosen {
-  const LinearSpec* linear;
-  SchemeRequest request;
 };
 
 void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec) {
@@ -61,7 +54,7 @@ std::string kept_from_rounded_inputs(const LinearSpec& linear) {
 }
 
 // Which linears are quantized and what was asked for each.
-std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
+std::vector<ChosenLinear> choose_linears(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   std::vector<Pattern> targets, ignore, overrides;
   for (const std::string& text : recipe.targets) targets.push_back({NamePattern(text), "targets"});
   for (const std::string& text : recipe.ignore) ignore.push_back({NamePattern(text), "ignore"});
@@ -72,7 +65,7 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
       if (p.pattern.matches(name)) found = p.used = true;
     return found;
   };
-  std::vector<Chosen> chosen;
+  std::vector<ChosenLinear> chosen;
   int absorbed = 0;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
@@ -88,18 +81,18 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
         plan.ignored.push_back(linear.module);
         continue;
       }
-      SchemeRequest request = recipe.scheme.value_or(SchemeRequest{});
+      std::optional<SchemeRequest> request = recipe.scheme.value_or(SchemeRequest{});
       for (std::size_t i = 0; i < overrides.size(); ++i) {
         if (!overrides[i].pattern.matches(linear.module)) continue;
         overrides[i].used = true;
         request = recipe.overrides[i].scheme;
       }
-      if (linear.absorbed && request.activation_bits == 8) {
-        if (!absorbed++) plan.warnings.push_back(kept_from_rounded_inputs(linear));
+      const bool absorbed_one = linear.absorbed && request && request->activation_bits == 8;
+      if (absorbed_one && !absorbed++) plan.warnings.push_back(kept_from_rounded_inputs(linear));
+      if (absorbed_one || !request)
         plan.ignored.push_back(linear.module);
-        continue;
-      }
-      chosen.push_back({&linear, request});
+      else
+        chosen.push_back({&linear, *request});
     }
   const bool head_ignored = any(ignore, "lm_head"), head_targeted = any(targets, "lm_head");
   // What is never looked at may be named, as recipes for other tools have to.
@@ -113,84 +106,6 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
         plan.warnings.push_back(std::string(p.key) + ": '" + p.pattern.text() +
                                 "' matches no linear of this model");
   return chosen;
-}
-
-// Weights of 8 bits beside 8-bit inputs have a scale per channel, all others one per group.
-Granularity granularity_of(const SchemeRequest& r) {
-  const bool channel = r.bits == 8 && r.activation_bits == 8;
-  return r.granularity.value_or(channel ? Granularity::kChannel : Granularity::kGroup);
-}
-
-bool group_is_open(const SchemeRequest& r) {
-  return !r.group_size && granularity_of(r) == Granularity::kGroup;
-}
-
-// The largest default group that divides every linear whose group is open.
-std::optional<int> default_group(const std::vector<Chosen>& chosen) {
-  for (const int group : kDefaultGroups)
-    if (std::all_of(chosen.begin(), chosen.end(), [&](const Chosen& c) {
-          return !group_is_open(c.request) || c.linear->in_features % group == 0;
-        }))
-      return group;
-  return std::nullopt;
-}
-
-// The sizes that divide every linear for which a group was asked for.
-std::string groups_that_would(const std::vector<Chosen>& chosen) {
-  std::string text;
-  for (const int group : {256, 128, 64, 32, 16, 8}) {
-    const bool fits = std::all_of(chosen.begin(), chosen.end(), [&](const Chosen& c) {
-      return granularity_of(c.request) != Granularity::kGroup || c.linear->in_features % group == 0;
-    });
-    if (fits) text += (text.empty() ? "" : ", ") + std::to_string(group);
-  }
-  return text.empty() ? "no common group does: write _channel" : "groups of " + text + " divide every linear";
-}
-
-QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std::optional<int> open_group,
-                           const std::string& source, bool symmetric) {
-  const SchemeRequest& r = c.request;
-  QuantScheme scheme;
-  scheme.bits = r.bits;
-  scheme.activation_bits = r.activation_bits;
-  scheme.weight_type = r.weight_type;
-  if (r.activation_bits != 16 && r.activation_bits != 8)
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("{}-bit activations are not in this version", r.activation_bits), source, "scheme",
-          fmt::format("write w{0}a16 or w{0}a8", r.bits)});
-  scheme.granularity = granularity_of(r);
-  scheme.symmetric = r.symmetric.value_or(symmetric || r.activation_bits == 8);
-  if (r.activation_bits == 8)
-    scheme.activation_scale = r.static_activations                        ? ActivationScale::kTensor
-                              : scheme.granularity == Granularity::kBlock ? ActivationScale::kTokenGroup
-                                                                          : ActivationScale::kToken;
-  if (scheme.granularity != Granularity::kGroup) return scheme;
-  if (group_is_open(r) && !open_group)
-    fail(ErrorKind::kUsage,
-         {fmt::format("none of 128, 64, 32 divides {} ({} input features) and every other linear",
-                      c.linear->module, c.linear->in_features),
-          source, "scheme", groups_that_would(all)});
-  scheme.group_size = r.group_size ? *r.group_size : *open_group;
-  if (scheme.group_size < 1 || c.linear->in_features % scheme.group_size != 0)
-    fail(ErrorKind::kUsage, {fmt::format("group_size {} does not divide the {} input features of {}",
-                                         scheme.group_size, c.linear->in_features, c.linear->module),
-                             source, "scheme", groups_that_would(all)});
-  return scheme;
-}
-
-// Who calibrates chooses integers, or knows floats in groups too.
-void check_float_codes(const Plan& plan, const std::string& source) {
-  for (const PlannedModule& m : plan.modules) {
-    const bool grouped = m.scheme.scale_form() != ScaleForm::kNumber;
-    if (m.scheme.weight_type == WeightType::kInteger ||
-        (grouped ? plan.traits->floats_in_groups || !plan.traits->calibrates
-                 : !plan.traits->integer_codes_only))
-      continue;
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("{} is {}, and method {} {}", m.module, m.scheme.text(), plan.method,
-                      grouped ? "does not round floats in groups" : "chooses integer codes"),
-          source, "method", grouped ? "write awq, gptq or rtn" : "write rtn or smoothquant"});
-  }
 }
 
 // What a mixture of experts asks for that is not calibrated; empty: nothing does.
@@ -335,12 +250,12 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.measured_samples = recipe.mixed.samples;
   check_intent(recipe, checkpoint, spec);
   const PackedFormatRow& format = packed_format(recipe.format);
-  const std::vector<Chosen> chosen = choose_linears(recipe, spec, plan);
+  const std::vector<ChosenLinear> chosen = choose_linears(recipe, spec, plan);
   if (chosen.empty())
     fail(ErrorKind::kUsage,
          {"every linear is ignored: nothing is left to quantize", recipe.source, "ignore", {}});
   const std::optional<int> open_group = default_group(chosen);
-  for (const Chosen& c : chosen) {
+  for (const ChosenLinear& c : chosen) {
     QuantScheme scheme =
         resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
     const StoredTensor* const weight = checkpoint.find(c.linear->weight.tensor);
@@ -353,7 +268,8 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
     plan.modules.push_back(
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
   }
-  check_float_codes(plan, recipe.source);
+  check_float_codes(recipe, plan);
+  check_fused_sets(recipe, spec, plan);
   suit_to_blocks(recipe, spec, plan);
   check_expressible(plan.format, plan.modules);
   plan_tower(recipe, checkpoint, spec, plan);

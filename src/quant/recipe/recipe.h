@@ -26,9 +26,11 @@ struct ActivationRange {
   bool operator==(const ActivationRange&) const = default;
 };
 
+inline constexpr const char* kDenseWord = "dense";  // in place of a scheme: linears stay as they are
+
 struct SchemeOverride {
   std::string match;
-  SchemeRequest scheme;
+  std::optional<SchemeRequest> scheme;  // none: the linears stay as they are
 };
 
 struct MixedRequest {

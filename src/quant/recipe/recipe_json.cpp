@@ -30,6 +30,10 @@ Json scheme_json(const SchemeRequest& s) {
   return json;
 }
 
+Json override_json(const std::optional<SchemeRequest>& scheme) {
+  return scheme ? scheme_json(*scheme) : Json(kDenseWord);
+}
+
 Json evaluate_json(const EvaluateRequest& e) {
   Json json = Json::object({{"text", Json(e.text)}});
   if (e.max_ppl) json["max_ppl"] = Json(*e.max_ppl);
@@ -86,6 +90,11 @@ SchemeRequest scheme_of(const Json& json, const std::string& file) {
   return scheme;
 }
 
+std::optional<SchemeRequest> scheme_or_dense_of(const Json& json, const std::string& file) {
+  if (json == Json(kDenseWord)) return std::nullopt;
+  return scheme_of(json, file);
+}
+
 std::vector<std::string> names_of(const Json& list) {
   std::vector<std::string> names;
   for (const Json& item : list.items()) names.push_back(item.as_string());
@@ -123,7 +132,7 @@ Recipe read(const Json& json, const std::string& file) {
     if (key == "vision") recipe.vision = scheme_of(value, file);
     if (key == "overrides")
       for (const Json& one : value.items())
-        recipe.overrides.push_back({one.at("match").as_string(), scheme_of(one.at("scheme"), file)});
+        recipe.overrides.push_back({one.at("match").as_string(), scheme_or_dense_of(one.at("scheme"), file)});
   }
   return recipe;
 }
@@ -133,7 +142,7 @@ Recipe read(const Json& json, const std::string& file) {
 Json Recipe::to_json() const {
   Json overrides_json = Json::array();
   for (const SchemeOverride& o : overrides)
-    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", scheme_json(o.scheme)}}));
+    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", override_json(o.scheme)}}));
   Json mixed_bits = Json::array();
   for (const int bits : mixed.bits) mixed_bits.push_back(Json(bits));
   Json json = Json::object({

@@ -120,6 +120,12 @@ SchemeRequest read_scheme(const Yaml& node) {
   return scheme;
 }
 
+std::optional<SchemeRequest> read_scheme_or_dense(const Yaml& node) {
+  if (node.kind() == Yaml::Kind::kScalar && (node.as_string() == kDenseWord || node.as_string() == "bf16"))
+    return std::nullopt;
+  return read_scheme(node);
+}
+
 void fail_unknown_key(const Yaml& parent, const Yaml::Member& member, const std::string& path,
                       const std::vector<std::string>& known) {
   const auto nearest =

@@ -2,6 +2,7 @@
 // the node's line and column.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,8 +17,11 @@ std::string read_word(const Yaml& node, const std::vector<std::string>& allowed)
 std::int64_t read_integer(const Yaml& node, std::int64_t low, std::int64_t high);
 double read_number(const Yaml& node, double low, double high);
 std::vector<std::string> read_names(const Yaml& node);  // a string or a sequence of strings
-SchemeRequest read_scheme(const Yaml& node);  // a scheme name, or {weights: {...}, activations: {...}}
-std::string place_of(const Yaml& node);       // "3:7"
+SchemeRequest read_scheme(const Yaml& node);
+// The same, or `dense` (`bf16` as well) for linears that stay as they are: nothing.
+std::optional<SchemeRequest> read_scheme_or_dense(
+    const Yaml& node);                   // a scheme name, or {weights: {...}, activations: {...}}
+std::string place_of(const Yaml& node);  // "3:7"
 std::string joined(const std::vector<std::string>& words, std::string_view separator = ", ");
 [[noreturn]] void fail_unknown_key(const Yaml& parent, const Yaml::Member& member, const std::string& path,
                                    const std::vector<std::string>& known);

@@ -140,7 +140,7 @@ TEST(LlmCompressorRecipe, SeveralGroupsBecomeOverrides) {
   EXPECT_EQ(r.scheme->group_size, 32);
   ASSERT_EQ(r.overrides.size(), 1u);
   EXPECT_EQ(r.overrides[0].match, "re:.*down_proj");
-  EXPECT_EQ(r.overrides[0].scheme.granularity, Granularity::kChannel);
+  EXPECT_EQ(r.overrides[0].scheme->granularity, Granularity::kChannel);
   EXPECT_TRUE(r.targets.empty());
 }
 

@@ -10,6 +10,7 @@
 #include "model/linear_source.h"
 #include "model/open_checkpoint.h"
 #include "quant/methods/float_groups.h"
+#include "quant/methods/rtn.h"
 #include "small_job.h"
 #include "tensor/block_scales.h"
 #include "tensor/mxfp4.h"
@@ -318,6 +319,39 @@ TEST(FloatGroups, FusedLinearsShareTheirGlobalScale) {
     ASSERT_EQ(result.report.modules.size(), 14u);
     for (const ModuleReport& module : result.report.modules)
       EXPECT_LT(module.relative_error, 0.02) << module.module;
+  }
+}
+
+// Integers, floats in groups, FP8 and dense linears in one run: each is read back with its own scheme, and FP8,
+// whose codes these methods do not choose, is the nearest.
+TEST(FloatGroups, SchemesOfEveryFormStandSideBySide) {
+  TemporaryDirectory disk;
+  const Checkpoint source = open_checkpoint(system_io(), write_tiny_checkpoint(disk));
+  const std::string block = "model.layers.1.";
+  for (const std::string method : {"rtn", "awq", "gptq"}) {
+    SCOPED_TRACE(method);
+    SmallJob job{"method: " + method +
+                     "\nscheme: w4a16_g32_sym\noverrides: [{match: 're:.*self_attn', scheme: nvfp4a16}, "
+                     "{match: 're:.*down_proj', scheme: fp8}, {match: 're:.*layers.0.mlp.down_proj', scheme: "
+                     "dense}]\n",
+                 {disk / "out", true}};
+    const SmallJob::Result result = job.run(system_io(), source);
+    ASSERT_EQ(result.report.modules.size(), 13u);
+    for (const ModuleReport& module : result.report.modules)
+      EXPECT_EQ(module.method, module.module.ends_with("down_proj") ? "rtn" : module.method) << module.module;
+    const Checkpoint output = open_checkpoint(system_io(), (disk / "out").string());
+    const LinearSource written = LinearSource::open(output);
+    EXPECT_EQ(written.quantized(block + "self_attn.o_proj").scheme.text(), "nvfp4a16");
+    EXPECT_EQ(written.quantized(block + "mlp.up_proj").scheme.text(), "w4a16_g32_sym");
+    const QuantizedMatrix float8 = written.quantized(block + "mlp.down_proj");
+    EXPECT_EQ(float8.scheme.text(), "fp8");
+    if (method != "awq") {  // whose folds change what is rounded
+      ThreadPool here(1);
+      const std::vector<float> weight = source.read_float32(source.at(block + "mlp.down_proj.weight"));
+      EXPECT_EQ(float8.codes, round_to_nearest(weight, 64, 128, float8.scheme, here).codes);
+    }
+    EXPECT_NE(output.find("model.layers.0.mlp.down_proj.weight"), nullptr);
+    EXPECT_EQ(output.find("model.layers.0.mlp.down_proj.weight_scale"), nullptr);
   }
 }
 

@@ -94,6 +94,47 @@ TEST(Plan, IgnoreAndOverridesChooseLinears) {
                                           HasSubstr("overrides: 're:.*x_proj'")));
 }
 
+// Integers and floats side by side: what the method does not choose is rounded to nearest, and said.
+TEST(Plan, OverridesMixSchemesOfEveryForm) {
+  const std::string mixed =
+      "scheme: w4a16_g64_asym\noverrides: [{match: 're:.*layers.0.*self_attn', scheme: nvfp4a16}, "
+      "{match: 're:.*layers.1.mlp.(gate|up)', scheme: mxfp8a16}, {match: 're:.*down_proj', scheme: fp8}, "
+      "{match: 're:.*layers.1.mlp.down_proj', scheme: dense}]\n";
+  const Plan plan = plan_for("method: [awq, gptq]\n" + mixed);
+  std::vector<std::string> schemes;
+  for (const PlannedModule& m : plan.modules) schemes.push_back(m.scheme.text());
+  EXPECT_THAT(schemes, ElementsAre("nvfp4a16", "nvfp4a16", "nvfp4a16", "nvfp4a16", "w4a16_g64_asym",
+                                   "w4a16_g64_asym", "fp8", "w4a16_g64_asym", "w4a16_g64_asym",
+                                   "w4a16_g64_asym", "w4a16_g64_asym", "mxfp8a16", "mxfp8a16"));
+  EXPECT_THAT(plan.ignored, ElementsAre("model.layers.1.mlp.down_proj"));
+  EXPECT_THAT(plan.warnings,
+              ElementsAre(HasSubstr("model.layers.0.mlp.down_proj and those like it are fp8, which awq+gptq "
+                                    "leaves to rounding to nearest")));
+  EXPECT_TRUE(plan_for("method: rtn\n" + mixed).warnings.empty());
+  EXPECT_THAT(plan_error("method: smoothquant\n" + mixed), HasSubstr("does not round floats in groups"));
+}
+
+// An engine has one kernel and one global scale for them.
+TEST(Plan, WhatEnginesFuseHasOneScheme) {
+  const auto refused = [](const std::string& match, const std::string& scheme) {
+    return plan_error("method: rtn\nscheme: w4a16_g64_asym\noverrides: [{match: 're:.*" + match +
+                      "', scheme: " + scheme + "}]\n");
+  };
+  EXPECT_THAT(refused("layers.1.*[qk]_proj", "nvfp4a16"),
+              HasSubstr("r.yaml: overrides: engines run model.layers.1.self_attn.qkv_proj as one linear, and "
+                        "its parts were given different schemes: q_proj nvfp4a16, k_proj nvfp4a16, v_proj "
+                        "w4a16_g64_asym; give q_proj, k_proj and v_proj one scheme"));
+  EXPECT_THAT(refused("up_proj", "w4a16_g32_asym"), HasSubstr("model.layers.0.mlp.gate_up_proj"));
+  EXPECT_THAT(refused("up_proj", "dense"), HasSubstr("gate_proj w4a16_g64_asym, up_proj dense"));
+  EXPECT_EQ(refused("(gate|up)_proj", "dense"), "");
+  EXPECT_EQ(refused("self_attn.[qkv]_proj", "nvfp4a16"), "");
+  EXPECT_EQ(refused("o_proj", "fp8"), "");
+  EXPECT_EQ(plan_error("method: rtn\nformat: safetensors\noverrides: [{match: 're:.*q_proj', scheme: "
+                       "nvfp4a16}]\n"),
+            "")
+      << "weights that stay dense have no scheme in an engine";
+}
+
 TEST(Plan, AHeadOfItsOwnThatIsNotIgnoredIsSaidToStay) {
   const Checkpoint checkpoint = stories();
   ModelSpec spec = ModelSpec::read(checkpoint);

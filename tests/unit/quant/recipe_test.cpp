@@ -48,7 +48,7 @@ TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
   EXPECT_TRUE(r.calibration.chat_template);
   EXPECT_THAT(r.ignore, ElementsAre("lm_head", "re:.*k_proj"));
   ASSERT_EQ(r.overrides.size(), 1u);
-  EXPECT_EQ(r.overrides[0].scheme.bits, 8);
+  EXPECT_EQ(r.overrides[0].scheme->bits, 8);
   EXPECT_EQ(r.awq.grid, 100);
   EXPECT_EQ(r.awq.duo_scaling, AwqOptions::Duo::kNo);
   EXPECT_FALSE(r.awq.clip);
@@ -190,7 +190,9 @@ TEST(Recipe, ReadsBackWhatAReportHolds) {
         "format: gptq_v2\n"
         "calibration: {text: [a.txt, builtin:c4], samples: 3, sequence_length: 7, seed: 9, shuffle: false, "
         "chat_template: true}\nkv_cache: {dtype: fp8}\nignore: []\n"
-        "overrides: [{match: 're:.*down_proj', scheme: w8a16_channel_sym}, {match: q, scheme: fp8_block}]\n"
+        "overrides: [{match: 're:.*down_proj', scheme: w8a16_channel_sym}, {match: q, scheme: fp8_block}, "
+        "{match: "
+        "o, scheme: dense}]\n"
         "portable: true\nvision: w8a16_g64_sym\ntarget_bits: 4.3\nmixed: {bits: [3, 16], samples: 2}\n"
         "awq: {grid: 100, duo_scaling: false, clip: false, salient_fp16: 0.00001}\n"
         "gptq: {damp: 0.03, order: act, refit_scales: false, retry_scales: false, scale_search: minmax, "
