@@ -47,6 +47,7 @@ MEANINGS = {
     "vision": "round the vision tower beside a decoder, too: `w8a16`; left out: it stays as it is",
     "target_bits": "mixed precision: stored bits per weight that may be spent",
     "mixed.bits": "candidates; 16 is left dense",
+    "mixed.schemes": "whole schemes as candidates, in place of `mixed.bits` and `scheme`; `dense` is left dense",
     "mixed.samples": "samples of the measuring pass",
     "awq.grid": "steps of the scale search",
     "awq.duo_scaling": "whether scales depend on weights beside activations",

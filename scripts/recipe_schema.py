@@ -145,6 +145,8 @@ def explained(form, path, meanings, defaults, used):
             default = {"default": defaults[place]} if place in defaults else {}
             if place in ("overrides.scheme", "vision"):
                 below = {"$ref": "#/properties/scheme"}
+            if place == "mixed.schemes":
+                below["items"] = {"$ref": "#/properties/scheme"}
             one["properties"][key] = {"description": meanings[place], **explained(below, place, meanings, defaults, used), **default}
         if "items" in one:
             explained(one["items"], path, meanings, defaults, used)

@@ -39,19 +39,24 @@ std::string choice_name(const PrecisionChoice& choice) {
          (choice.modules.size() > 1 ? fmt::format(" +{}", choice.modules.size() - 1) : "");
 }
 
+std::string option_name(const PrecisionOption& option) {
+  return option.scheme.empty() ? std::to_string(option.bits) : option.scheme;
+}
+
 void print_choices(const MixedPrecision& mixed) {
-  std::vector<std::vector<std::string>> rows = {{"mixed precision", "bits"}};
+  std::vector<std::vector<std::string>> rows = {{"mixed precision", "chosen"}};
   for (const PrecisionOption& option : mixed.choices.front().options)
-    rows.front().push_back(fmt::format("KL at {}", option.bits));
+    rows.front().push_back("KL at " + option_name(option));
   for (const PrecisionChoice& choice : mixed.choices) {
-    rows.push_back({choice_name(choice), std::to_string(choice.options[choice.chosen].bits)});
+    rows.push_back({choice_name(choice), option_name(choice.options[choice.chosen])});
     for (const PrecisionOption& option : choice.options)
       rows.back().push_back(fmt::format("{:.2e}", option.divergence));
   }
   print_table(rows);
-  print_line(fmt::format("{:.4f} of {} bits per weight; estimated KL {:.4f}, {:.4f} at {} bits everywhere",
+  const PrecisionOption& fewest = mixed.choices.front().options.front();
+  print_line(fmt::format("{:.4f} of {} bits per weight; estimated KL {:.4f}, {:.4f} at {}{} everywhere",
                          mixed.bits_per_weight, mixed.target_bits, mixed.divergence, mixed.uniform_divergence,
-                         mixed.choices.front().options.front().bits));
+                         option_name(fewest), fewest.scheme.empty() ? " bits" : ""));
 }
 
 void print_device(const Plan& plan, const PlanCosts& costs) {

@@ -83,6 +83,15 @@ TEST(Rebuild, EveryRecipeThatWasRunCanBeRunAgain) {
   }
 }
 
+TEST(Rebuild, ABudgetAmongSchemesCanBeSpentAgain) {
+  const Scratch scratch;
+  make({"quantize", "--method", "awq,gptq", "--model", tinystories(), "--output", scratch / "q",
+        "--target-bits", "4.6", "--set", "calibration={samples: 4, sequence_length: 128}", "--set",
+        "mixed={samples: 2, schemes: [w4a16_g64_asym, nvfp4a16, fp8, dense]}"});
+  const Outcome outcome = rebuild(scratch / "q");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+}
+
 TEST(Rebuild, OfAVersionLeavesNothingAmongTheVersions) {
   const Scratch scratch;
   make(awq_job(tinystories(), scratch / "q", {"--set", "output.versioned=true"}));

@@ -170,7 +170,13 @@ Json task_scores(const Json& r) {
                        {"gates", gates(*scores)}});
 }
 
-// Linears that share a scheme, and what each number of bits was estimated to cost.
+// "nvfp4a16"; "4" where numbers of bits were chosen among.
+std::string candidate_name(const Json& option) {
+  const std::string scheme = text_at(option, "scheme");
+  return scheme.empty() ? fmt::format("{:.0f}", figure_of(option, "bits")) : scheme;
+}
+
+// Linears that share a scheme, and what each candidate was estimated to cost.
 Json choice(const Json& one) {
   Json modules = Json::array(), costs = Json::array();
   for (const Json& name : list_of(one, "modules"))
@@ -180,11 +186,11 @@ Json choice(const Json& one) {
     modules.items().resize(1);
     modules.push_back(fmt::format("and {} further linears of {:.0f} experts", further, experts));
   }
-  const double chosen = figure_of(one, "bits");
+  const std::string chosen = candidate_name(one);
   for (const Json& option : list_of(one, "options"))
     costs.push_back(Json::object(
-        {{"text", amount(number_of(option, "kl"))}, {"chosen", figure_of(option, "bits") == chosen}}));
-  return Json::object({{"modules", modules}, {"bits", fmt::format("{:.0f}", chosen)}, {"costs", costs}});
+        {{"text", amount(number_of(option, "kl"))}, {"chosen", candidate_name(option) == chosen}}));
+  return Json::object({{"modules", modules}, {"bits", chosen}, {"costs", costs}});
 }
 
 Json mixed_precision(const Json& r) {
@@ -192,7 +198,7 @@ Json mixed_precision(const Json& r) {
   if (mixed == nullptr || list_of(*mixed, "choices").empty()) return Json();
   Json options = Json::array(), choices = Json::array();
   for (const Json& option : list_of(list_of(*mixed, "choices").front(), "options"))
-    options.push_back(fmt::format("KL at {:.0f}", figure_of(option, "bits")));
+    options.push_back("KL at " + candidate_name(option));
   for (const Json& one : list_of(*mixed, "choices")) choices.push_back(choice(one));
   return Json::object({{"used", fmt::format("{:.4f}", figure_of(*mixed, "bits_per_weight"))},
                        {"target", fmt::format("{:g}", figure_of(*mixed, "target_bits"))},

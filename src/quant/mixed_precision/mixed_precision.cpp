@@ -10,6 +10,7 @@
 #include "quant/mixed_precision/knapsack.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/plan/plan.h"
+#include "quant/plan/schemes.h"
 #include "quant/recipe/recipe.h"
 
 namespace llmq {
@@ -21,34 +22,54 @@ std::uint64_t weights_of(const PlannedModule& module) {
   return static_cast<std::uint64_t>(module.out_features) * static_cast<std::uint64_t>(module.in_features);
 }
 
-std::uint64_t stored_bits_of(const Plan& plan, PlannedModule module, int bits, const Checkpoint& checkpoint) {
-  if (bits == kDenseBits)
-    return weights_of(module) * 8 *
-           static_cast<std::uint64_t>(element_bytes(written_dtype(checkpoint.at(module.module + ".weight"))));
-  module.scheme.bits = bits;
-  return stored_bits(plan.format, module);
+using Candidates = std::vector<PrecisionCandidate>;
+
+// Of one linear, the plan's at `place`, with a candidate.
+std::uint64_t stored_bits_of(const Plan& plan, const PrecisionCandidate& candidate, std::size_t place,
+                             const Checkpoint& checkpoint) {
+  if (!candidate.modules.empty()) return stored_bits(plan.format, candidate.modules[place]);
+  const PlannedModule& module = plan.modules[place];
+  return weights_of(module) * 8 *
+         static_cast<std::uint64_t>(element_bytes(written_dtype(checkpoint.at(module.module + ".weight"))));
 }
 
-// Whether the format can store linears of `bits` beside linears of `fewest`.
-void check_candidate(const Plan& plan, int fewest, int bits) {
-  std::vector<PlannedModule> modules = plan.modules;
-  for (PlannedModule& module : modules) module.scheme.bits = bits;
+std::uint64_t stored_bits_of(const Plan& plan, const PrecisionCandidate& candidate,
+                             const Checkpoint& checkpoint) {
+  std::uint64_t sum = 0;
+  for (std::size_t place = 0; place < plan.modules.size(); ++place)
+    sum += stored_bits_of(plan, candidate, place, checkpoint);
+  return sum;
+}
+
+PrecisionCandidate with_bits(const Plan& plan, int bits) {
+  PrecisionCandidate candidate{bits, {}, {}};
+  if (bits == kDenseBits) return candidate;
+  candidate.modules = plan.modules;
+  for (PlannedModule& module : candidate.modules) module.scheme.bits = bits;
+  return candidate;
+}
+
+// Whether the format can store linears of `candidate` beside linears of `first`.
+void check_candidate(const Plan& plan, const PrecisionCandidate& first, const PrecisionCandidate& candidate) {
+  if (candidate.modules.empty()) return;
+  std::vector<PlannedModule> modules = candidate.modules;
   check_expressible(plan.format, modules);
-  modules.front().scheme.bits = fewest;
+  if (!first.modules.empty()) modules.front() = first.modules.front();
   check_expressible(plan.format, modules);
 }
 
-std::vector<int> storable_defaults(const Plan& plan) {
-  std::vector<int> bits;
-  for (const int candidate : kDefaultCandidates) {
+Candidates storable_defaults(const Plan& plan) {
+  Candidates candidates;
+  for (const int bits : kDefaultCandidates) {
     try {
-      if (candidate != kDenseBits) check_candidate(plan, bits.empty() ? candidate : bits.front(), candidate);
-      bits.push_back(candidate);
+      const PrecisionCandidate candidate = with_bits(plan, bits);
+      check_candidate(plan, candidates.empty() ? candidate : candidates.front(), candidate);
+      candidates.push_back(candidate);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUnsupported) throw;
     }
   }
-  return bits;
+  return candidates;
 }
 
 void check_request(const Recipe& recipe, const Plan& plan) {
@@ -60,11 +81,52 @@ void check_request(const Recipe& recipe, const Plan& plan) {
     fail(ErrorKind::kUnsupported,
          {"a budget of bits and overrides of single linears together are not in this version", recipe.source,
           "target_bits", "leave out one of them"});
+  if (!recipe.mixed.schemes.empty()) return;
   for (const PlannedModule& module : plan.modules)
     if (module.scheme.activation_bits != 16 || module.scheme.weight_type != WeightType::kInteger)
       fail(ErrorKind::kUnsupported,
            {"a budget of bits is for integer weights with 16-bit activations, not " + module.scheme.text(),
-            recipe.source, "target_bits", "write scheme: w4a16"});
+            recipe.source, "target_bits", "write scheme: w4a16, or candidates as mixed.schemes"});
+}
+
+// What rounding inputs costs is known of E4M3, scaled as they come (sensitivity.h).
+void check_inputs(const Recipe& recipe, const QuantScheme& scheme) {
+  const bool known =
+      scheme.activation_scale == ActivationScale::kNone ||
+      (scheme.weight_type == WeightType::kFloat8 && scheme.activation_scale != ActivationScale::kTensor);
+  if (!known)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("what the rounded inputs of {} cost is not measured", scheme.text()), recipe.source,
+          "mixed.schemes", "leave it out; weights alone, fp8 and fp8_block are measured"});
+}
+
+Candidates whole_schemes(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint,
+                         const std::vector<ChosenLinear>& chosen) {
+  Candidates candidates;
+  std::vector<PlannedModule> one_of_each;
+  for (const std::optional<SchemeRequest>& asked : recipe.mixed.schemes) {
+    PrecisionCandidate& candidate = candidates.emplace_back();
+    candidate.bits = kDenseBits, candidate.scheme = kDenseWord;
+    if (!asked) continue;
+    std::vector<ChosenLinear> linears = chosen;
+    for (ChosenLinear& linear : linears) linear.request = *asked;
+    candidate.modules = resolve_modules(recipe, plan, checkpoint, linears);
+    const QuantScheme& scheme = candidate.modules.front().scheme;
+    check_inputs(recipe, scheme);
+    candidate.bits = scheme.bits, candidate.scheme = scheme.text();
+    one_of_each.push_back(candidate.modules.front());
+  }
+  check_float_codes(recipe, one_of_each, plan);
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) {
+    return stored_bits_of(plan, a, checkpoint) < stored_bits_of(plan, b, checkpoint);
+  });
+  return candidates;
+}
+
+// "4 bits everywhere take", "nvfp4a16 everywhere takes"
+std::string everywhere(const PrecisionCandidate& candidate) {
+  return candidate.scheme.empty() ? fmt::format("{} bits everywhere take", candidate.bits)
+                                  : candidate.scheme + " everywhere takes";
 }
 
 double budget_of(double target, std::uint64_t weights) {
@@ -95,14 +157,15 @@ void add_group(const Plan& plan, const MeasuredGroup& group, const Checkpoint& c
     choice.modules.push_back(plan.modules[place].module);
     choice.weights += weights_of(plan.modules[place]);
   }
-  choice.options.resize(plan.candidate_bits.size());
-  for (std::size_t b = 0; b < plan.candidate_bits.size(); ++b) {
+  choice.options.resize(plan.candidates.size());
+  for (std::size_t b = 0; b < plan.candidates.size(); ++b) {
     PrecisionOption& option = choice.options[b];
-    option.bits = plan.candidate_bits[b];
+    option.bits = plan.candidates[b].bits;
+    option.scheme = plan.candidates[b].scheme;
     option.gram_loss += group.gram_loss[b];
     option.divergence += group.loss[b];
     for (const std::size_t place : group.modules)
-      option.stored += stored_bits_of(plan, plan.modules[place], option.bits, checkpoint);
+      option.stored += stored_bits_of(plan, plan.candidates[b], place, checkpoint);
   }
 }
 
@@ -146,31 +209,33 @@ void choose(MixedPrecision& mixed) {
 
 }  // namespace
 
-std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint) {
+std::vector<PrecisionCandidate> resolve_candidates(const Recipe& recipe, const Plan& plan,
+                                                   const Checkpoint& checkpoint,
+                                                   const std::vector<ChosenLinear>& chosen) {
   check_request(recipe, plan);
-  std::vector<int> bits = recipe.mixed.bits.empty() ? storable_defaults(plan) : recipe.mixed.bits;
-  for (const int candidate : bits)
-    if (candidate != kDenseBits) check_candidate(plan, bits.front(), candidate);
-  std::uint64_t weights = 0, least = 0, most = 0;
-  for (const PlannedModule& module : plan.modules) {
-    weights += weights_of(module);
-    least += stored_bits_of(plan, module, bits.front(), checkpoint);
-    most += stored_bits_of(plan, module, bits.back(), checkpoint);
-  }
+  Candidates candidates;
+  if (!recipe.mixed.schemes.empty())
+    candidates = whole_schemes(recipe, plan, checkpoint, chosen);
+  else if (recipe.mixed.bits.empty())
+    candidates = storable_defaults(plan);
+  for (const int bits : recipe.mixed.bits) candidates.push_back(with_bits(plan, bits));
+  for (const PrecisionCandidate& candidate : candidates) check_candidate(plan, candidates.front(), candidate);
+  std::uint64_t weights = 0;
+  for (const PlannedModule& module : plan.modules) weights += weights_of(module);
+  const auto least = static_cast<double>(stored_bits_of(plan, candidates.front(), checkpoint)),
+             most = static_cast<double>(stored_bits_of(plan, candidates.back(), checkpoint));
   const double budget = budget_of(*recipe.target_bits, weights),
                per_weight = 1 / static_cast<double>(weights);
-  if (budget < static_cast<double>(least))
+  if (budget < least)
     fail(ErrorKind::kUsage,
-         {fmt::format("{} bits per weight are fewer than {} bits everywhere take with scales and zeros",
-                      *recipe.target_bits, bits.front()),
-          recipe.source, "target_bits",
-          "at least " + rounded_up(static_cast<double>(least) * per_weight) + " would do"});
-  if (bits.back() == kDenseBits && budget >= static_cast<double>(most))
+         {fmt::format("{} bits per weight are fewer than {} with scales and zeros", *recipe.target_bits,
+                      everywhere(candidates.front())),
+          recipe.source, "target_bits", "at least " + rounded_up(least * per_weight) + " would do"});
+  if (candidates.back().bits == kDenseBits && budget >= most)
     fail(ErrorKind::kUsage,
          {fmt::format("{} bits per weight pay for leaving every linear as it is", *recipe.target_bits),
-          recipe.source, "target_bits",
-          "write less than " + fmt::format("{:g}", static_cast<double>(most) * per_weight)});
-  return bits;
+          recipe.source, "target_bits", "write less than " + fmt::format("{:g}", most * per_weight)});
+  return candidates;
 }
 
 MixedPrecision choose_precision(const Plan& plan, const ModelSpec& spec,
@@ -184,15 +249,20 @@ Json MixedPrecision::to_json() const {
   Json rows = Json::array();
   for (const PrecisionChoice& choice : choices) {
     Json options = Json::array();
-    for (const PrecisionOption& option : choice.options)
-      options.push_back(Json::object({{"bits", Json(option.bits)},
-                                      {"bits_per_weight", Json(static_cast<double>(option.stored) /
-                                                               static_cast<double>(choice.weights))},
-                                      {"loss", Json(option.gram_loss)},
-                                      {"kl", Json(option.divergence)}}));
+    for (const PrecisionOption& option : choice.options) {
+      Json said = Json::object({{"bits", Json(option.bits)},
+                                {"bits_per_weight", Json(static_cast<double>(option.stored) /
+                                                         static_cast<double>(choice.weights))},
+                                {"loss", Json(option.gram_loss)},
+                                {"kl", Json(option.divergence)}});
+      if (!option.scheme.empty()) said["scheme"] = option.scheme;
+      options.push_back(std::move(said));
+    }
     Json row = Json::object({{"modules", text_list(choice.modules)},
                              {"bits", Json(choice.options[choice.chosen].bits)},
                              {"options", options}});
+    const std::string& scheme = choice.options[choice.chosen].scheme;
+    if (!scheme.empty()) row["scheme"] = scheme;
     if (choice.experts != 0) row["experts"] = choice.experts;
     rows.push_back(std::move(row));
   }

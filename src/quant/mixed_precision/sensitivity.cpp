@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <numbers>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "quant/methods/gram_loss.h"
-#include "quant/methods/rtn.h"
 #include "quant/mixed_precision/mixed_precision.h"
 #include "quant/mixed_precision/perturbed_streams.h"
 #include "quant/pipeline/activation_stream.h"
@@ -26,6 +27,21 @@ std::vector<std::vector<std::int32_t>> first_samples(const CalibrationSet& set, 
   return samples;
 }
 
+// Where inputs are rounded to E4M3 as they come: sum_nk w_nk^2 G_kk c, c the mean square of a number's
+// relative error. Within [2^e, 2^(e+1)) steps are 2^(e-3), so that c = 2^-6 / 12 * mean(m^-2); m, spread as
+// logarithms are, has mean(m^-2) = 3 / (8 ln 2).
+double float8_input_loss(std::span<const float> weight, const InputStats& stats) {
+  constexpr double kRelative = 3.0 / (64 * 12 * 8 * std::numbers::ln2);
+  const auto columns = static_cast<std::size_t>(stats.channels());
+  std::vector<double> squares(columns);  // of the inputs, summed over the tokens
+  for (std::size_t k = 0; k < columns; ++k)
+    squares[k] = stats.gram_at(static_cast<std::int64_t>(k), static_cast<std::int64_t>(k));
+  double sum = 0;
+  for (std::size_t i = 0; i < weight.size(); ++i)
+    sum += static_cast<double>(weight[i]) * weight[i] * squares[i % columns];
+  return kRelative * sum;
+}
+
 // A block's groups while they are measured: the linears of each, rounded to the fewest bits.
 struct OpenGroup {
   MeasuredGroup measured;
@@ -36,10 +52,12 @@ class Measuring {
  public:
   Measuring(const Plan& plan, const LinearSource& source, const ForwardContext& context)
       : plan_(plan),
-        bits_(plan.candidate_bits),
+        candidates_(plan.candidates),
         source_(source),
         context_(context),
-        pool_(context.backend.workers()) {
+        pool_(context.backend.workers()),
+        nearest_(plain_rounding().make(plan, plan.compute)),
+        chosen_(plan.traits->make(plan, plan.compute)) {
     for (std::size_t i = 0; i < plan.modules.size(); ++i) place_[plan.modules[i].module] = i;
   }
 
@@ -113,21 +131,27 @@ class Measuring {
       const auto planned = place_.find(linear.module);
       if (planned == place_.end()) continue;
       group.measured.modules.push_back(planned->second);
-      group.measured.gram_loss.resize(bits_.size());
-      judge_linear(linear, plan_.modules[planned->second].scheme, gram, group);
+      group.measured.gram_loss.resize(candidates_.size());
+      judge_linear(linear, planned->second, stats, gram, group);
     }
   }
 
-  void judge_linear(const LinearSpec& linear, QuantScheme scheme, std::optional<GramLoss>& gram,
-                    OpenGroup& group) {
+  void judge_linear(const LinearSpec& linear, std::size_t place, const InputStats& stats,
+                    std::optional<GramLoss>& gram, OpenGroup& group) {
     const ZeroedNumbers<float> weight = source_.weight(linear, pool_);
-    for (std::size_t b = 0; b < bits_.size(); ++b) {
-      if (bits_[b] == kDenseBits) continue;
-      scheme.bits = bits_[b];
-      const QuantizedMatrix matrix =
-          round_to_nearest(weight, linear.out_features, linear.in_features, scheme, pool_);
-      if (gram) group.measured.gram_loss[b] += sum_in_order(row_losses(matrix, weight, *gram, pool_));
-      if (b != 0) continue;
+    for (std::size_t c = 0; c < candidates_.size(); ++c) {
+      if (candidates_[c].modules.empty()) continue;
+      const QuantScheme& scheme = candidates_[c].modules[place].scheme;
+      const QuantizedMatrix matrix = rounding_of(scheme, gram.has_value())
+                                         .quantize({weight, linear.out_features, linear.in_features,
+                                                    gram ? &stats : nullptr, scheme, gram ? &*gram : nullptr},
+                                                   context_.backend);
+      if (gram) {
+        double& loss = group.measured.gram_loss[c];
+        loss += matrix.loss;
+        if (scheme.activation_scale != ActivationScale::kNone) loss += float8_input_loss(weight, stats);
+      }
+      if (c != 0) continue;
       ZeroedNumbers<float> value(matrix.codes.size());
       dequantize(matrix, value, pool_);
       BlockLinear& rounded = group.rounded.emplace_back(linear.id, BlockLinear()).second;
@@ -136,11 +160,16 @@ class Measuring {
     }
   }
 
+  const Method& rounding_of(const QuantScheme& scheme, bool seen) const {
+    return seen && plan_.measures_by_method() && chooses_codes(*plan_.traits, scheme) ? *chosen_ : *nearest_;
+  }
+
   const Plan& plan_;
-  const std::vector<int>& bits_;
+  const std::vector<PrecisionCandidate>& candidates_;
   const LinearSource& source_;
   const ForwardContext& context_;
   ThreadPool& pool_;
+  std::unique_ptr<Method> nearest_, chosen_;  // to the nearest, and as the run rounds
   std::map<std::string, std::size_t> place_;
 };
 
@@ -229,7 +258,7 @@ std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const 
       }
       group.divergence = item.at("kl").as_double();
       for (const Json& loss : item.at("gram_loss").items()) group.gram_loss.push_back(loss.as_double());
-      if (group.modules.empty() || group.gram_loss.size() != plan.candidate_bits.size()) return std::nullopt;
+      if (group.modules.empty() || group.gram_loss.size() != plan.candidates.size()) return std::nullopt;
       estimate_losses(group);
     }
   } catch (const Error&) {  // of another form

@@ -1,7 +1,14 @@
-// The measuring pass of mixed precision: what each linear would cost the model at each number of bits.
+// The measuring pass of mixed precision: what each linear would cost the model with each candidate.
 //
 //   loss[g][b] = KL_g * ( sum_{m in g} tr(dW_mb G_m dW_mb^T) ) / ( the same at the fewest bits ),
 //   dW_mb = RTN_b(W_m) - W_m
+//
+// Among whole schemes dW_mb is what the run's own rounding leaves, without its folds: error feedback brings
+// integers more than it brings floats in groups, and FP8 nothing, so that ratios of plain rounding would
+// mislead. Of one scheme's bits it changes no ratio worth its time.
+//
+// A candidate whose inputs are rounded to E4M3, too, loses by that as well: its sum has the expected square
+// of W_m times the inputs' errors, which are independent of each other.
 //
 // KL_g is measured: the divergence of the model's predictions, on a few short samples, when group g alone is
 // rounded to the fewest bits. G_m are Gram matrices of the unquantized model's activations. KL is quadratic
@@ -30,14 +37,14 @@ inline constexpr std::int64_t kProbeSamples = 2, kProbeLength = 128;
 struct MeasuredGroup {
   std::vector<std::size_t> modules;  // places in plan.modules
   double divergence = 0;             // KL_g
-  std::vector<double> gram_loss;     // of each of plan.candidate_bits; 0 where the linear stays dense
+  std::vector<double> gram_loss;     // of each of plan.candidates; 0 where the linear stays dense
   std::vector<double> loss;
 };
 
 // Of a model, at most.
 std::int64_t groups_of(const ModelSpec& spec);
 
-// For plan.candidate_bits. Groups in model order. `on_step` after each block; may throw.
+// For plan.candidates. Groups in model order. `on_step` after each block; may throw.
 std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
                                               const ModelSpec& spec, const CalibrationSet& calibration,
                                               Backend& backend, const std::function<void()>& on_step);

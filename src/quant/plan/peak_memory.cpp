@@ -47,6 +47,7 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       folds_(plan.traits->folds),
       judges_rows_(samples_rows_ && !plan.smoothquant.alpha),
       clips_(plan.traits->clips && plan.awq.clip),
+      measures_by_method_(plan.measures_by_method()),
       in_file_(plan.activations_in_file),
       on_host_(plan.activations_on_host),
       has_own_memory_(plan.device_room.has_value()),
@@ -166,7 +167,8 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
     for (const LinearSpec& linear : block.linears) {
       const std::uint64_t n = weights_of(linear), k = positive(linear.in_features);
       weights += n;
-      worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4)});
+      const std::uint64_t by_method = measures_by_method_ ? factors(k) + n : 0;
+      worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4) + by_method});
     }
     // The sums of as many experts as go at once lie beside what is worked on.
     std::uint64_t experts = 0;
@@ -175,14 +177,14 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
         experts = std::max(experts, experts_at_once_ * positive(channels) * positive(channels) * (4 + 4) +
                                         expert_rows(*mixture));
     buffers = std::max(buffers, scratch(block));
-    moments.push_back(
-        with_base({{"program while it computes", kComputingBytes},
-                   measured_samples,
-                   probes,
-                   {"stage buffers", scratch(block)},
-                   {"a block as prepared, and rounded", 2 * weights * element_},
-                   {"Gram triangles of experts, a chunk's sums and one expert's rows", experts},
-                   {"Gram triangle, its square; or a linear, its codes, dequantized", worked_on}}));
+    moments.push_back(with_base(
+        {{"program while it computes", kComputingBytes},
+         measured_samples,
+         probes,
+         {"stage buffers", scratch(block)},
+         {"a block as prepared, and rounded", 2 * weights * element_},
+         {"Gram triangles of experts, a chunk's sums and one expert's rows", experts},
+         {"Gram triangle, its square; or a linear, its codes, dequantized; and factors", worked_on}}));
   }
   const std::uint64_t vocabulary = positive(spec_.vocab_size);
   moments.push_back(with_base(

@@ -151,8 +151,8 @@ class PeakMemory {
 
   const ModelSpec& spec_;
   const std::string& format_;
-  bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, in_file_, on_host_,
-      has_own_memory_;
+  bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, measures_by_method_, in_file_,
+      on_host_, has_own_memory_;
   std::uint64_t device_scratch_, lanes_, gram_rows_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t experts_at_once_;

@@ -37,9 +37,14 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
           recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
   check_kept_columns(recipe);
-  if (!recipe.target_bits && !recipe.mixed.bits.empty())
-    fail(ErrorKind::kUsage, {"candidates of mixed precision need a budget", recipe.source, "mixed.bits",
-                             "write target_bits: 4.5"});
+  if (!recipe.target_bits && !(recipe.mixed.bits.empty() && recipe.mixed.schemes.empty()))
+    fail(ErrorKind::kUsage,
+         {"candidates of mixed precision need a budget", recipe.source,
+          recipe.mixed.bits.empty() ? "mixed.schemes" : "mixed.bits", "write target_bits: 4.5"});
+  if (!recipe.mixed.schemes.empty() && (recipe.scheme || !recipe.mixed.bits.empty()))
+    fail(ErrorKind::kUsage,
+         {"candidates that are whole schemes leave nothing to say of bits or of a scheme", recipe.source,
+          "mixed.schemes", recipe.scheme ? "leave out scheme" : "leave out mixed.bits"});
   if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
     fail(ErrorKind::kUnsupported, {"the checkpoint is quantized already", checkpoint.path().string(),
                                    "quantization_config", "give the original one"});
@@ -51,6 +56,13 @@ std::string kept_from_rounded_inputs(const LinearSpec& linear) {
   return fmt::format(
       "{} and those like it stay dense: attention over latents absorbs them, so they have no inputs to round",
       linear.module);
+}
+
+// What is asked for where no override says otherwise; of a budget that chooses among schemes, one of them.
+SchemeRequest asked_everywhere(const Recipe& recipe) {
+  for (const std::optional<SchemeRequest>& candidate : recipe.mixed.schemes)
+    if (candidate) return *candidate;
+  return recipe.scheme.value_or(SchemeRequest{});
 }
 
 // Which linears are quantized and what was asked for each.
@@ -81,7 +93,7 @@ std::vector<ChosenLinear> choose_linears(const Recipe& recipe, const ModelSpec& 
         plan.ignored.push_back(linear.module);
         continue;
       }
-      std::optional<SchemeRequest> request = recipe.scheme.value_or(SchemeRequest{});
+      std::optional<SchemeRequest> request = asked_everywhere(recipe);
       for (std::size_t i = 0; i < overrides.size(); ++i) {
         if (!overrides[i].pattern.matches(linear.module)) continue;
         overrides[i].used = true;
@@ -187,20 +199,19 @@ void suit_to_blocks(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
         "none takes anything back");
 }
 
-// The modules with the bits that were chosen; those that stay dense go to `ignored`.
-void apply_bits(const MixedPrecision& chosen, Plan& plan) {
-  std::map<std::string, int> bits;
+// The modules with the schemes that were chosen; those that stay dense go to `ignored`.
+void apply_choices(const MixedPrecision& chosen, Plan& plan) {
+  std::map<std::string, std::size_t> candidate_of;
   for (const PrecisionChoice& choice : chosen.choices)
-    for (const std::string& module : choice.modules) bits[module] = choice.options[choice.chosen].bits;
+    for (const std::string& module : choice.modules) candidate_of[module] = choice.chosen;
   std::vector<PlannedModule> quantized;
-  for (PlannedModule& module : plan.modules) {
-    const int of_module = bits.at(module.module);
-    if (of_module == kDenseBits) {
-      plan.ignored.push_back(module.module);
-      continue;
-    }
-    module.scheme.bits = of_module;
-    quantized.push_back(std::move(module));
+  for (std::size_t place = 0; place < plan.modules.size(); ++place) {
+    const std::string& module = plan.modules[place].module;
+    const PrecisionCandidate& candidate = plan.candidates[candidate_of.at(module)];
+    if (candidate.bits == kDenseBits)
+      plan.ignored.push_back(module);
+    else
+      quantized.push_back(candidate.modules[place]);
   }
   plan.modules = std::move(quantized);
 }
@@ -254,21 +265,11 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (chosen.empty())
     fail(ErrorKind::kUsage,
          {"every linear is ignored: nothing is left to quantize", recipe.source, "ignore", {}});
-  const std::optional<int> open_group = default_group(chosen);
-  for (const ChosenLinear& c : chosen) {
-    QuantScheme scheme =
-        resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
-    const StoredTensor* const weight = checkpoint.find(c.linear->weight.tensor);
-    scheme.scale_dtype = scale_dtype(format, weight == nullptr ? DType::kBF16 : weight->view.dtype);
-    if (!format.asymmetric_refusal.empty() && !scheme.symmetric)
-      fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,
-                                     std::string(format.asymmetric_hint)});
-    const bool column_groups = plan.traits->factorizes && plan.gptq.order == RoundingOrder::kAct &&
-                               scheme.group_of(c.linear->in_features) < c.linear->in_features;
-    plan.modules.push_back(
-        {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
+  plan.modules = resolve_modules(recipe, plan, checkpoint, chosen);
+  if (recipe.mixed.schemes.empty()) {
+    check_float_codes(recipe, plan.modules, plan);
+    warn_of_plain_rounding(plan);
   }
-  check_float_codes(recipe, plan);
   check_fused_sets(recipe, spec, plan);
   suit_to_blocks(recipe, spec, plan);
   check_expressible(plan.format, plan.modules);
@@ -278,7 +279,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.kv_cache = recipe.kv_cache;
   if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
-  if (plan.target_bits) plan.candidate_bits = resolve_candidates(recipe, plan, checkpoint);
+  if (plan.target_bits) plan.candidates = resolve_candidates(recipe, plan, checkpoint, chosen);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   if (plan.traits->factorizes && !devices.host_factorization.empty())
     plan.warnings.push_back(devices.host_factorization);
@@ -292,7 +293,8 @@ Plan plan_with_bits(const Plan& plan, MixedPrecision chosen, const std::string& 
                     const Checkpoint& checkpoint, const ModelSpec& spec, int threads,
                     std::uint64_t memory_limit) {
   Plan with_bits = plan;
-  apply_bits(chosen, with_bits);
+  apply_choices(chosen, with_bits);
+  warn_of_plain_rounding(with_bits);
   check_expressible(with_bits.format, with_bits.modules);
   with_bits.mixed = std::move(chosen);
   keep_within_limits(with_bits, source, checkpoint, spec, threads, memory_limit);

@@ -48,9 +48,9 @@ struct Plan : MethodOptions {
   std::optional<KvCacheType> kv_cache;  // scales of keys and values are calibrated and written
   ActivationRange activations;
   bool needs_calibration = true;
-  // Mixed precision: modules carry the recipe's scheme; those of plan_with_bits() the bits that were chosen.
+  // Mixed precision: modules carry one candidate's schemes; those of plan_with_bits() what was chosen.
   std::optional<double> target_bits;
-  std::vector<int> candidate_bits;  // rising
+  std::vector<PrecisionCandidate> candidates;  // from the one that stores the fewest bits on
   std::int64_t measured_samples = 16;
   std::optional<MixedPrecision> mixed;  // once chosen
   std::int64_t chunk_tokens = 0;        // rows of activations processed at a time
@@ -64,6 +64,8 @@ struct Plan : MethodOptions {
   std::optional<DeviceRoom> device_room;  // of each device, where they have memory of their own
   std::vector<std::string> warnings;
 
+  // Whether candidates are rounded as the run rounds while they are measured, or to nearest.
+  bool measures_by_method() const { return !candidates.empty() && !candidates.front().scheme.empty(); }
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
   std::int64_t gram_tokens() const;
   double bits_per_weight() const;  // over the quantized linears of the decoder: codes, scales, zeros
@@ -88,8 +90,8 @@ std::int64_t chunk_of(std::int64_t length);
 // A run that its devices have no room for is refused with the figure that would do.
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit, PlannedDevices devices = {});
-// The plan of a run of mixed precision whose bits were chosen: modules have them, those left dense are among
-// the ignored ones. Refused like above where the run fits nowhere; `source`: the recipe's file.
+// The plan of a run of mixed precision whose schemes were chosen: modules have them, those left dense are
+// among the ignored ones. Refused like above where the run fits nowhere; `source`: the recipe's file.
 Plan plan_with_bits(const Plan& plan, MixedPrecision chosen, const std::string& source,
                     const Checkpoint& checkpoint, const ModelSpec& spec, int threads,
                     std::uint64_t memory_limit);

@@ -39,35 +39,7 @@ std::string groups_that_would(const std::vector<ChosenLinear>& chosen) {
   return text.empty() ? "no common group does: write _channel" : "groups of " + text + " divide every linear";
 }
 
-// Parts of what an engine runs as one linear, by its name there: each part's own name, and its scheme.
-using FusedParts = std::map<std::string, std::vector<std::pair<std::string, std::string>>>;
-
-std::string own_name(const std::string& module) { return module.substr(module.rfind('.') + 1); }
-
-// "q_proj, k_proj and v_proj"
-std::string names_of_parts(const FusedParts::mapped_type& parts) {
-  std::string text;
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i].first;
-  return text;
-}
-
-// Whose last override that matches leaves it as it is.
-std::set<std::string> left_by_overrides(const Recipe& recipe, const Plan& plan) {
-  std::vector<NamePattern> patterns;
-  for (const SchemeOverride& one : recipe.overrides) patterns.emplace_back(one.match);
-  std::set<std::string> left;
-  for (const std::string& module : plan.ignored)
-    for (std::size_t i = patterns.size(); i-- > 0;) {
-      if (!patterns[i].matches(module)) continue;
-      if (!recipe.overrides[i].scheme) left.insert(module);
-      break;
-    }
-  return left;
-}
-
-}  // namespace
-
+// The largest default group that divides every linear whose group is open.
 std::optional<int> default_group(const std::vector<ChosenLinear>& chosen) {
   for (const int group : kDefaultGroups)
     if (std::all_of(chosen.begin(), chosen.end(), [&](const ChosenLinear& c) {
@@ -108,27 +80,78 @@ QuantScheme resolve_scheme(const ChosenLinear& c, const std::vector<ChosenLinear
   return scheme;
 }
 
-void check_float_codes(const Recipe& recipe, Plan& plan) {
-  const PlannedModule* nearest = nullptr;
-  bool chooses = false;
-  for (const PlannedModule& m : plan.modules) {
-    if (chooses_codes(*plan.traits, m.scheme)) {
-      chooses = true;
-      continue;
+// Parts of what an engine runs as one linear, by its name there: each part's own name, and its scheme.
+using FusedParts = std::map<std::string, std::vector<std::pair<std::string, std::string>>>;
+
+std::string own_name(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+// "q_proj, k_proj and v_proj"
+std::string names_of_parts(const FusedParts::mapped_type& parts) {
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i].first;
+  return text;
+}
+
+// Whose last override that matches leaves it as it is.
+std::set<std::string> left_by_overrides(const Recipe& recipe, const Plan& plan) {
+  std::vector<NamePattern> patterns;
+  for (const SchemeOverride& one : recipe.overrides) patterns.emplace_back(one.match);
+  std::set<std::string> left;
+  for (const std::string& module : plan.ignored)
+    for (std::size_t i = patterns.size(); i-- > 0;) {
+      if (!patterns[i].matches(module)) continue;
+      if (!recipe.overrides[i].scheme) left.insert(module);
+      break;
     }
-    if (m.scheme.scale_form() != ScaleForm::kNumber)
+  return left;
+}
+
+}  // namespace
+
+std::vector<PlannedModule> resolve_modules(const Recipe& recipe, const Plan& plan,
+                                           const Checkpoint& checkpoint,
+                                           const std::vector<ChosenLinear>& chosen) {
+  const PackedFormatRow& format = packed_format(recipe.format);
+  const std::optional<int> open_group = default_group(chosen);
+  std::vector<PlannedModule> modules;
+  for (const ChosenLinear& c : chosen) {
+    QuantScheme scheme =
+        resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
+    const StoredTensor* const weight = checkpoint.find(c.linear->weight.tensor);
+    scheme.scale_dtype = scale_dtype(format, weight == nullptr ? DType::kBF16 : weight->view.dtype);
+    if (!format.asymmetric_refusal.empty() && !scheme.symmetric)
+      fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,
+                                     std::string(format.asymmetric_hint)});
+    const bool column_groups = plan.traits->factorizes && plan.gptq.order == RoundingOrder::kAct &&
+                               scheme.group_of(c.linear->in_features) < c.linear->in_features;
+    modules.push_back(
+        {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
+  }
+  return modules;
+}
+
+void check_float_codes(const Recipe& recipe, std::span<const PlannedModule> modules, const Plan& plan) {
+  const auto chooses = [&](const PlannedModule& m) { return chooses_codes(*plan.traits, m.scheme); };
+  for (const PlannedModule& m : modules)
+    if (!chooses(m) && m.scheme.scale_form() != ScaleForm::kNumber)
       fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} does not round floats in groups",
                                                  m.module, m.scheme.text(), plan.method),
                                      recipe.source, "method", "write awq, gptq or rtn"});
-    if (nearest == nullptr) nearest = &m;
+  if (std::none_of(modules.begin(), modules.end(), chooses))
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("{} is {}, and method {} chooses integer codes", modules.front().module,
+                      modules.front().scheme.text(), plan.method),
+          recipe.source, "method", "write rtn or smoothquant"});
+}
+
+void warn_of_plain_rounding(Plan& plan) {
+  for (const PlannedModule& m : plan.modules) {
+    if (chooses_codes(*plan.traits, m.scheme)) continue;
+    plan.warnings.push_back(fmt::format("{} and those like it are {}, which {} leaves to rounding to nearest",
+                                        m.module, m.scheme.text(), plan.method));
+    return;
   }
-  if (nearest == nullptr) return;
-  if (!chooses)
-    fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} chooses integer codes",
-                                               nearest->module, nearest->scheme.text(), plan.method),
-                                   recipe.source, "method", "write rtn or smoothquant"});
-  plan.warnings.push_back(fmt::format("{} and those like it are {}, which {} leaves to rounding to nearest",
-                                      nearest->module, nearest->scheme.text(), plan.method));
 }
 
 void check_fused_sets(const Recipe& recipe, const ModelSpec& spec, const Plan& plan) {

@@ -1,7 +1,7 @@
 // The schemes of a plan: what a recipe leaves open settled for each linear, and what methods and engines want
 // of several schemes side by side.
 #pragma once
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,17 +16,18 @@ struct ChosenLinear {
   SchemeRequest request;
 };
 
-// The largest of 128, 64, 32 that divides every linear whose group is open; nothing: none does.
-std::optional<int> default_group(const std::vector<ChosenLinear>& chosen);
+// The modules of a plan, in the order of `chosen`: what was asked for, with what the recipe leaves open
+// settled as the plan's method and the recipe's format have it. Error(kUsage) naming the linear that a group
+// does not divide, with the groups that would; Error(kUnsupported) for zeros that the format cannot have.
+std::vector<PlannedModule> resolve_modules(const Recipe& recipe, const Plan& plan,
+                                           const Checkpoint& checkpoint,
+                                           const std::vector<ChosenLinear>& chosen);
 
-// The scheme of `c`, one of `all`, whose scales have the type of weights; `open_group`: default_group() of
-// them. Error(kUsage) naming the linear where a group does not divide it, with the groups that would.
-QuantScheme resolve_scheme(const ChosenLinear& c, const std::vector<ChosenLinear>& all,
-                           std::optional<int> open_group, const std::string& source, bool symmetric);
-
-// Error(kUnsupported) for floats in groups that the method does not round, and for fp8 alone beside a method
-// that chooses other codes. Beside others fp8 is rounded to nearest, which a warning says.
-void check_float_codes(const Recipe& recipe, Plan& plan);
+// Error(kUnsupported) for floats in groups that the method does not round, and where it chooses the codes of
+// none of `modules`.
+void check_float_codes(const Recipe& recipe, std::span<const PlannedModule> modules, const Plan& plan);
+// Says which linears the method leaves to rounding to nearest, for it chooses other codes.
+void warn_of_plain_rounding(Plan& plan);
 
 // Error(kUsage) where overrides give linears that an engine runs as one different schemes, naming them all.
 // What `ignore` leaves dense is left to the table of loaders.

@@ -96,6 +96,18 @@ void apply_mixed_bits(Recipe& r, const Yaml& v) {
   if (r.mixed.bits.size() < 2) v.fail_here("there is nothing to choose from", "write bits: [4, 8, 16]");
 }
 
+void apply_mixed_schemes(Recipe& r, const Yaml& v) {
+  r.mixed.schemes.clear();
+  for (const Yaml& item : v.items()) {
+    const std::optional<SchemeRequest> scheme = read_scheme_or_dense(item);
+    if (std::find(r.mixed.schemes.begin(), r.mixed.schemes.end(), scheme) != r.mixed.schemes.end())
+      item.fail_here("a scheme stands twice among the candidates", "leave one out");
+    r.mixed.schemes.push_back(scheme);
+  }
+  if (r.mixed.schemes.size() < 2)
+    v.fail_here("there is nothing to choose from", "write schemes: [w4a16_g64_asym, nvfp4a16, fp8]");
+}
+
 std::string read_hub_name(const Yaml& v, const char* example) {
   if (!is_hub_name(v.as_string()))
     v.fail_here("'" + v.as_string() + "' is not a name of the hub",
@@ -166,6 +178,7 @@ const auto kKeys = std::to_array<Key>({
     {"vision", [](Recipe& r, const Yaml& v) { r.vision = read_scheme(v); }},
     {"target_bits", [](Recipe& r, const Yaml& v) { r.target_bits = read_number(v, 1, 32); }},
     {"mixed.bits", apply_mixed_bits},
+    {"mixed.schemes", apply_mixed_schemes},
     {"mixed.samples", [](Recipe& r, const Yaml& v) { r.mixed.samples = read_integer(v, 1, kMany); }},
     {"awq.grid", [](Recipe& r, const Yaml& v) { r.awq.grid = static_cast<int>(read_integer(v, 1, 1000)); }},
     {"awq.duo_scaling", apply_duo},

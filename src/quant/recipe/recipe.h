@@ -35,7 +35,8 @@ struct SchemeOverride {
 
 struct MixedRequest {
   std::vector<int> bits;  // rising; 16: left as it is; empty: those of 4, 8 and 16 that the format can mix
-  std::int64_t samples = 16;  // of the calibration, for the measuring pass
+  std::vector<std::optional<SchemeRequest>> schemes;  // in place of bits and of a scheme; none: left as it is
+  std::int64_t samples = 16;                          // of the calibration, for the measuring pass
 };
 
 struct EvaluateRequest {

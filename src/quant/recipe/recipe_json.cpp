@@ -30,7 +30,7 @@ Json scheme_json(const SchemeRequest& s) {
   return json;
 }
 
-Json override_json(const std::optional<SchemeRequest>& scheme) {
+Json asked_json(const std::optional<SchemeRequest>& scheme) {
   return scheme ? scheme_json(*scheme) : Json(kDenseWord);
 }
 
@@ -105,7 +105,8 @@ std::vector<std::string> names_of(const Json& list) {
 Json given_only(const Json& json) {
   Json given = Json::object();
   for (const auto& [key, value] : json.members()) {
-    if (value.is_null() || value == Json("") || (key == "bits" && value == Json::array())) continue;
+    if (value.is_null() || value == Json("")) continue;
+    if ((key == "bits" || key == "schemes") && value == Json::array()) continue;
     if (key == "duo_scaling" && value != Json("both"))
       given[key] = value == Json("true");
     else
@@ -123,6 +124,10 @@ Recipe read(const Json& json, const std::string& file) {
       taken[key] = *value;
       plain.erase(key);
     }
+  if (const Json* mixed = plain.find("mixed"); mixed != nullptr && mixed->find("schemes") != nullptr) {
+    taken["schemes"] = mixed->at("schemes");
+    plain["mixed"].erase("schemes");
+  }
   Recipe recipe = Recipe::parse(plain.dump(1), file);
   recipe.source = file;
   for (const auto& [key, value] : taken.members()) {
@@ -130,6 +135,8 @@ Recipe read(const Json& json, const std::string& file) {
     if (key == "targets") recipe.targets = names_of(value);
     if (key == "scheme") recipe.scheme = scheme_of(value, file);
     if (key == "vision") recipe.vision = scheme_of(value, file);
+    if (key == "schemes")
+      for (const Json& one : value.items()) recipe.mixed.schemes.push_back(scheme_or_dense_of(one, file));
     if (key == "overrides")
       for (const Json& one : value.items())
         recipe.overrides.push_back({one.at("match").as_string(), scheme_or_dense_of(one.at("scheme"), file)});
@@ -142,9 +149,11 @@ Recipe read(const Json& json, const std::string& file) {
 Json Recipe::to_json() const {
   Json overrides_json = Json::array();
   for (const SchemeOverride& o : overrides)
-    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", override_json(o.scheme)}}));
+    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", asked_json(o.scheme)}}));
   Json mixed_bits = Json::array();
   for (const int bits : mixed.bits) mixed_bits.push_back(Json(bits));
+  Json mixed_schemes = Json::array();
+  for (const std::optional<SchemeRequest>& one : mixed.schemes) mixed_schemes.push_back(asked_json(one));
   Json json = Json::object({
       {"version", Json(1)},
       {"source", Json(source)},
@@ -168,7 +177,8 @@ Json Recipe::to_json() const {
       {"overrides", overrides_json},
       {"vision", vision ? scheme_json(*vision) : Json()},
       {"target_bits", target_bits ? Json(*target_bits) : Json()},
-      {"mixed", Json::object({{"bits", mixed_bits}, {"samples", Json(mixed.samples)}})},
+      {"mixed",
+       Json::object({{"bits", mixed_bits}, {"schemes", mixed_schemes}, {"samples", Json(mixed.samples)}})},
       {"awq", Json::object({{"grid", Json(awq.grid)},
                             {"duo_scaling", Json(duo_text(awq.duo_scaling))},
                             {"clip", Json(awq.clip)},

@@ -133,6 +133,17 @@ TEST(HtmlReport, ShowsWhatMixedPrecisionChose) {
     EXPECT_THAT(page.text, HasSubstr(text));
   EXPECT_THAT(html, HasSubstr("<td><b>8</b></td>"));
   EXPECT_THAT(html, HasSubstr("<td><b>3.000e-06</b></td>"));
+  // Of whole schemes two may have as many bits.
+  Json& choice = r["mixed"]["choices"].items().front();
+  choice["bits"] = 4, choice["scheme"] = "nvfp4a16";
+  choice["options"] = Json::array({option(4, 2e-3), option(4, 1e-3)});
+  choice["options"].items()[0]["scheme"] = "w4a16_g64_asym";
+  choice["options"].items()[1]["scheme"] = "nvfp4a16";
+  const std::string schemes = make_html_report(r);
+  EXPECT_THAT(Markup(schemes).text, HasSubstr("KL at nvfp4a16"));
+  EXPECT_THAT(schemes, HasSubstr("<td><b>nvfp4a16</b></td>"));
+  EXPECT_THAT(schemes, HasSubstr("<td>2.000e-03</td>"));
+  EXPECT_THAT(schemes, HasSubstr("<td><b>1.000e-03</b></td>"));
 }
 
 TEST(HtmlReport, ShowsErrorsAsAMapAndMemoryBesideItsPlanAndLimit) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "captured_output.h"
@@ -18,6 +19,8 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+
+const std::string kSchemes = "mixed: {schemes: [dense, fp8, w4a16_g64_asym, nvfp4a16, mxfp8a16]}\n";
 
 struct Chosen {
   Plan plan;
@@ -45,7 +48,7 @@ TEST(MixedPrecision, APassOverAnotherPlanIsNotTakenUp) {
                 ModelSpec::read(checkpoint), Compute::kFloat32, 1, 0);
   std::vector<MeasuredGroup> groups;
   for (std::size_t place = 0; place < plan.modules.size(); ++place)
-    groups.push_back({{place}, 0.1 + 1.0 / 3, std::vector<double>(plan.candidate_bits.size(), 1e-300), {}});
+    groups.push_back({{place}, 0.1 + 1.0 / 3, std::vector<double>(plan.candidates.size(), 1e-300), {}});
   const Json sound = measured_json(groups);
   const auto read = read_measured(Json::parse(sound.dump(), "journal"), plan);
   ASSERT_TRUE(read.has_value());
@@ -129,6 +132,8 @@ TEST(MixedPrecision, SameChoicesAtAnyThreadCount) {
   const std::string recipe = "method: awq\nscheme: w4a16_g32_sym\ntarget_bits: 5\nmixed: {bits: [3, 4, 8]}\n";
   const std::string one = choose(recipe, 1).table;
   for (const int threads : {2, 3, 8}) EXPECT_EQ(choose(recipe, threads).table, one) << threads;
+  const std::string among = "method: awq\ntarget_bits: 5\n" + kSchemes;
+  EXPECT_EQ(choose(among, 3).table, choose(among, 1).table);
 }
 
 TEST(MixedPrecision, MeasuresMoreLossAtFewerBits) {
@@ -151,6 +156,57 @@ TEST(MixedPrecision, OnlyWhatTheRecipeQuantizesIsChosenAmong) {
   EXPECT_EQ(plan.mixed->choices.size(), 7u);
   for (const PrecisionChoice& choice : plan.mixed->choices)
     EXPECT_THAT(choice.modules, Each(::testing::Not(HasSubstr("q_proj"))));
+}
+
+// Integers, floats in groups, FP8 and dense weights by one budget, each counted as it is stored.
+TEST(MixedPrecision, ChoosesAmongWholeSchemes) {
+  std::set<std::string> chosen;
+  for (const char* target : {"4.4", "4.6", "6", "10"}) {
+    SCOPED_TRACE(target);
+    const Plan plan = choose("method: gptq\ntarget_bits: " + std::string(target) + "\n" + kSchemes).plan;
+    const double stored = stored_bits_of(plan);
+    EXPECT_LE(stored, std::stod(target));
+    EXPECT_DOUBLE_EQ(stored, plan.mixed->bits_per_weight);
+    EXPECT_TRUE(plan.mixed->optimal);
+    std::map<std::string, std::string> schemes;
+    for (const PlannedModule& m : plan.modules) schemes[m.module] = m.scheme.text();
+    for (const std::string& name : plan.ignored) schemes[name] = "dense";
+    ASSERT_EQ(schemes.size(), 14u);
+    for (const PrecisionChoice& choice : plan.mixed->choices) {
+      ASSERT_EQ(choice.options.size(), 5u);
+      const char* const rising[] = {"w4a16_g64_asym", "nvfp4a16", "fp8", "mxfp8a16", "dense"};
+      for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(choice.options[i].scheme, rising[i]);
+      // 4 bits, a scale of 8 for 16 weights, and one of 32 for each linear.
+      EXPECT_EQ(choice.options[1].stored, choice.weights * 9 / 2 + 32 * choice.modules.size());
+      for (const std::string& module : choice.modules)
+        EXPECT_EQ(schemes.at(module), choice.options[choice.chosen].scheme);
+      chosen.insert(choice.options[choice.chosen].scheme);
+    }
+  }
+  EXPECT_GE(chosen.size(), 3u) << "integers, floats in groups and more are worth their bits somewhere";
+}
+
+// E4M3's inputs err as its weights do, and independently: about as much once more. MXFP8 has such weights and
+// rounds no inputs.
+TEST(MixedPrecision, RoundedInputsAreCounted) {
+  const Plan plan = choose("method: rtn\ntarget_bits: 6\n" + kSchemes).plan;
+  for (const PrecisionChoice& choice : plan.mixed->choices) {
+    const double both = choice.options[2].gram_loss, weights = choice.options[3].gram_loss;
+    EXPECT_GT(both, 1.5 * weights) << choice.modules.front();
+    EXPECT_LT(both, 3 * weights) << choice.modules.front();
+  }
+}
+
+// Error feedback is worth much to integers, less to floats in groups, nothing to FP8.
+TEST(MixedPrecision, WholeSchemesAreMeasuredAsTheRunRounds) {
+  const Plan plain = choose("method: rtn\ntarget_bits: 6\n" + kSchemes).plan,
+             fed_back = choose("method: gptq\ntarget_bits: 6\n" + kSchemes).plan;
+  for (std::size_t g = 0; g < plain.mixed->choices.size(); ++g) {
+    const std::vector<PrecisionOption>&a = plain.mixed->choices[g].options,
+          &b = fed_back.mixed->choices[g].options;
+    for (const std::size_t better : {0, 1, 3}) EXPECT_LT(b[better].gram_loss, 0.9 * a[better].gram_loss) << g;
+    EXPECT_EQ(b[2].gram_loss, a[2].gram_loss) << g;
+  }
 }
 
 TEST(MixedPrecision, AFormatWithOneWidthMixesItWithDense) {
@@ -200,6 +256,22 @@ TEST(MixedPrecision, RefusesWhatCannotBe) {
               HasSubstr("overrides"));
   EXPECT_THAT(choice_error("method: awq\nformat: awq\ntarget_bits: 5\nmixed: {bits: [4, 8]}\n"),
               HasSubstr("bit"));
+  const auto among = [](const std::string& schemes, const std::string& more = "target_bits: 4.5\n") {
+    return choice_error("method: gptq\nmixed: {schemes: [" + schemes + "]}\n" + more);
+  };
+  EXPECT_THAT(among("w4a16_g64_asym, nvfp4a16", "target_bits: 4.2\n"),
+              HasSubstr("4.2 bits per weight are fewer than w4a16_g64_asym everywhere takes with scales and "
+                        "zeros; at least 4.313 would do"));
+  EXPECT_THAT(among("w4a16_g64_asym, w8a8"),
+              HasSubstr("what the rounded inputs of w8a8_channel_sym cost is not measured"));
+  EXPECT_THAT(among("w4a16_g64_asym, fp8_static"), HasSubstr("inputs of fp8_static"));
+  EXPECT_THAT(among("w4a16_g64_asym, fp8", ""),
+              HasSubstr("mixed.schemes: candidates of mixed precision need"));
+  EXPECT_THAT(among("w4a16_g64_asym, fp8", "target_bits: 5\nscheme: w4a16\n"), HasSubstr("leave out scheme"));
+  EXPECT_THAT(among("fp8, dense", "target_bits: 9\n"), HasSubstr("method gptq chooses integer codes"));
+  EXPECT_THAT(among("w4a16_g64_sym, nvfp4a16", "target_bits: 5\nformat: gptq\n"),
+              HasSubstr("format gptq has no place for codes of scheme nvfp4a16"));
+  EXPECT_THAT(choice_error("method: rtn\nscheme: fp8\ntarget_bits: 5\n"), HasSubstr("mixed.schemes"));
 }
 
 }  // namespace

@@ -322,8 +322,8 @@ TEST(FloatGroups, FusedLinearsShareTheirGlobalScale) {
   }
 }
 
-// Integers, floats in groups, FP8 and dense linears in one run: each is read back with its own scheme, and FP8,
-// whose codes these methods do not choose, is the nearest.
+// Integers, floats in groups, FP8 and dense linears in one run: each is read back with its own scheme, and
+// FP8, whose codes these methods do not choose, is the nearest.
 TEST(FloatGroups, SchemesOfEveryFormStandSideBySide) {
   TemporaryDirectory disk;
   const Checkpoint source = open_checkpoint(system_io(), write_tiny_checkpoint(disk));

@@ -114,6 +114,8 @@ TEST(Recipe, PointsAtWhatIsWrong) {
   EXPECT_THAT(recipe_error("scheme: w9a16\n"), HasSubstr("r.yaml: 1:9"));
   EXPECT_THAT(recipe_error("scheme: {weights: {bits: 4, groups: 64}}\n"), HasSubstr("1:29"));
   EXPECT_THAT(recipe_error("overrides: [{match: x}]\n"), HasSubstr("lacks 'scheme'"));
+  EXPECT_THAT(recipe_error("mixed: {schemes: [fp8]}\n"), HasSubstr("nothing to choose from"));
+  EXPECT_THAT(recipe_error("mixed: {schemes: [fp8, bf16, dense]}\n"), HasSubstr("stands twice"));
   EXPECT_THAT(recipe_error("smoothquant: {alpha: 1.5}\n"), HasSubstr("1:22"));
   EXPECT_THAT(recipe_error("smoothquant: {alpha: -0.1}\n"), HasSubstr("from 0 to 1"));
   EXPECT_THAT(recipe_error("smoothquant: {alpha: best}\n"), HasSubstr("1:22"));
@@ -201,6 +203,7 @@ TEST(Recipe, ReadsBackWhatAReportHolds) {
         "activations: {range: percentile, percentile: 99.5}\n"
         "evaluate: {text: t, max_ppl: 9.5, max_delta_ppl: -1, max_kl: 0.5, max_windows: 3}\n"
         "base_model: a/b\nlicense: mit\ndatasets: [c/d]\nquantized_by: somebody\n",
+        "method: rtn\ntarget_bits: 5\nmixed: {schemes: [w4a16_g32_asym, nvfp4a16, fp8, dense], samples: 2}\n",
         "model: m\nformat: gguf\nscheme: q4_k_m\nmethod: imatrix\nawq: {duo_scaling: true}\n",
         "quant_stage:\n  quant_modifiers:\n    QuantizationModifier:\n      targets: [Linear]\n      scheme: "
         "W8A8\n"
