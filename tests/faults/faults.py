@@ -39,7 +39,7 @@ FAULTS = [
     Fault("floats-without-feedback", "src/quant/methods/gptq/float_rows.cpp", "v[r] += factor * d[r];", "v[r] += 0 * factor * d[r];",
           [("llmq_unit_quant", "FloatGroups.Gptq*")]),
     # Schemes side by side.
-    Fault("fused-linears-of-two-schemes", "src/quant/plan/schemes.cpp", "return part.second == one.second;", "return part.second == one.second || !part.first.empty();",
+    Fault("fused-linears-of-two-schemes", "src/quant/plan/schemes.cpp", "return a.scheme == nullptr || b.scheme == nullptr ? a.scheme == b.scheme : *a.scheme == *b.scheme;", "return a.scheme == b.scheme || !a.name.empty();",
           [("llmq_unit_quant", "Plan.WhatEnginesFuse*")]),
     Fault("dense-beside-its-fused-linear", "src/quant/plan/schemes.cpp", "if (!recipe.overrides[i].scheme) left.insert(module);", "if (recipe.overrides[i].scheme) left.insert(module);",
           [("llmq_unit_quant", "Plan.WhatEnginesFuse*")]),
@@ -55,6 +55,14 @@ FAULTS = [
           "return stored_bits_of(plan, a, checkpoint) < 0 * stored_bits_of(plan, b, checkpoint);", [("llmq_unit_quant", "MixedPrecision.ChoosesAmong*")]),
     Fault("chosen-schemes-of-the-first", "src/quant/plan/plan.cpp", "quantized.push_back(candidate.modules[place]);", "quantized.push_back(plan.modules[place]);",
           [("llmq_unit_quant", "MixedPrecision.ChoosesAmong*")]),
+    Fault("experts-of-two-schemes", "src/quant/plan/schemes.cpp", "if (parted(experts))", "if (parted(experts) && experts.empty())",
+          [("llmq_unit_quant", "Plan.ExpertsOfALayer*")]),
+    Fault("absorbed-by-the-first-candidate", "src/quant/plan/plan.cpp", "(perhaps_8 || request->activation_bits == 8)", "request->activation_bits == 8",
+          [("llmq_unit_quant", "Plan.WhatIsAbsorbed*")]),
+    Fault("floats-by-a-devices-grid", "src/quant/methods/gram_loss.cpp", "for (std::int64_t row = 0; row < rows; ++row)\n    if (row_of(row)", "for (std::int64_t row = 0; row < std::min<std::int64_t>(rows, 1); ++row)\n    if (row_of(row)",
+          [("llmq_unit_quant", "GramLoss.DevicesLeave*")]),
+    Fault("inputs-in-every-ratio", "src/quant/mixed_precision/sensitivity.cpp", "divergences[g] * inputs[g];", "divergences[g] * (1 + 0 * inputs[g]);",
+          [("llmq_unit_quant", "MixedPrecision.AFirstCandidate*")]),
     Fault("option-bold-by-its-bits", "src/export/report/html_report.cpp", 'const std::string scheme = text_at(option, "scheme");', 'const std::string scheme;',
           [("llmq_unit_export", "HtmlReport.ShowsWhatMixed*")]),
     # Recurrent states and what stands around them.

@@ -10,7 +10,7 @@ from gptqmodel import BACKEND, GPTQModel
 from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
 
 program, work = sys.argv[1:3]
-MIXED = ['overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}, {match: "re:.*o_proj", scheme: w3a16_channel_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]']
+MIXED = ['overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}, {match: "re:.*v_proj", scheme: w3a16_channel_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]']
 CALIBRATION = ["calibration.samples=8", "calibration.sequence_length=256"]
 CASES = {  # name -> linears that stay packed, settings of the recipe; the format is the name's first word
     "gptq w4_sym": (14, ["method=rtn", "scheme=w4a16_g64_sym"]),

@@ -109,6 +109,12 @@ bool GramLoss::makes_differences() const {
                      [](const OnDevice& device) { return device.maker != nullptr; });
 }
 
+bool GramLoss::has_float_groups(std::int64_t rows, const std::function<Row(std::int64_t)>& row_of) {
+  for (std::int64_t row = 0; row < rows; ++row)
+    if (row_of(row).scheme->scale_form() != ScaleForm::kNumber) return true;
+  return false;
+}
+
 std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows,
                                                          const std::function<Row(std::int64_t)>& row_of,
                                                          std::span<const std::vector<float>* const> s,
@@ -119,7 +125,7 @@ std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows,
     factors.push_back(*scale);
     for (const float factor : *scale) factors.back().push_back(1.0f / factor);
   }
-  if (!makes_differences() || (rows > 0 && row_of(0).scheme->scale_form() != ScaleForm::kNumber)) {
+  if (!makes_differences() || has_float_groups(rows, row_of)) {
     for (std::size_t c = 0; c < s.size(); ++c)
       evaluate(
           losses[c],

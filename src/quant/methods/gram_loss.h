@@ -79,6 +79,8 @@ class GramLoss {
     std::unique_ptr<float[]> staging;  // either on the host, where the device's memory is closed to it
     std::int64_t staged = 0;           // rows that it has room for
   };
+  // Whose scales the devices' makers do not choose.
+  static bool has_float_groups(std::int64_t rows, const std::function<Row(std::int64_t row)>& row_of);
   bool makes_differences() const;
   // work(device, first, count, pool) for every chunk of `total` items, on all devices side by side.
   template <class Work>

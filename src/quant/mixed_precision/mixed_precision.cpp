@@ -81,7 +81,11 @@ void check_request(const Recipe& recipe, const Plan& plan) {
     fail(ErrorKind::kUnsupported,
          {"a budget of bits and overrides of single linears together are not in this version", recipe.source,
           "target_bits", "leave out one of them"});
-  if (!recipe.mixed.schemes.empty()) return;
+  const auto& schemes = recipe.mixed.schemes;
+  if (!schemes.empty() && std::none_of(schemes.begin(), schemes.end(), [](auto& one) { return !!one; }))
+    fail(ErrorKind::kUsage, {"every candidate leaves every linear as it is", recipe.source, "mixed.schemes",
+                             "write schemes: [w4a16_g64_asym, nvfp4a16, fp8]"});
+  if (!schemes.empty()) return;
   for (const PlannedModule& module : plan.modules)
     if (module.scheme.activation_bits != 16 || module.scheme.weight_type != WeightType::kInteger)
       fail(ErrorKind::kUnsupported,
@@ -114,6 +118,11 @@ Candidates whole_schemes(const Recipe& recipe, const Plan& plan, const Checkpoin
     const QuantScheme& scheme = candidate.modules.front().scheme;
     check_inputs(recipe, scheme);
     candidate.bits = scheme.bits, candidate.scheme = scheme.text();
+    for (std::size_t other = 0; other + 1 < candidates.size(); ++other)
+      if (candidates[other].scheme == candidate.scheme)
+        fail(ErrorKind::kUsage,
+             {fmt::format("two candidates are {} where what they leave open is settled", candidate.scheme),
+              recipe.source, "mixed.schemes", "leave one out"});
     one_of_each.push_back(candidate.modules.front());
   }
   check_float_codes(recipe, one_of_each, plan);

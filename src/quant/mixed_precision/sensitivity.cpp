@@ -45,6 +45,7 @@ double float8_input_loss(std::span<const float> weight, const InputStats& stats)
 // A block's groups while they are measured: the linears of each, rounded to the fewest bits.
 struct OpenGroup {
   MeasuredGroup measured;
+  double of_weights = 0;  // of measured.gram_loss[0]: without what rounded inputs add
   std::vector<std::pair<LinearId, BlockLinear>> rounded;
 };
 
@@ -149,6 +150,7 @@ class Measuring {
       if (gram) {
         double& loss = group.measured.gram_loss[c];
         loss += matrix.loss;
+        if (c == 0) group.of_weights += matrix.loss;
         if (scheme.activation_scale != ActivationScale::kNone) loss += float8_input_loss(weight, stats);
       }
       if (c != 0) continue;
@@ -212,6 +214,7 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
   Measuring measuring(plan, source, context);
   Progress progress("measure", static_cast<double>(spec.blocks.size()));
   std::vector<MeasuredGroup> all;
+  std::vector<double> inputs;  // by how much rounded inputs raise the loss of a group's first candidate
   for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
     const int block = static_cast<int>(b);
     BlockWeights weights = load_block(backend, plan.compute, source, spec.blocks[b]);
@@ -219,6 +222,7 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
       swap_weights(group, weights);
       probes.fork(block, weights);
       swap_weights(group, weights);
+      inputs.push_back(group.of_weights == 0 ? 1 : group.measured.gram_loss[0] / group.of_weights);
       all.push_back(std::move(group.measured));
     }
     probes.advance(block, weights);
@@ -227,7 +231,7 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
   }
   const std::vector<double> divergences = probes.divergences(source);
   for (std::size_t g = 0; g < all.size(); ++g) {
-    all[g].divergence = divergences[g];
+    all[g].divergence = divergences[g] * inputs[g];
     estimate_losses(all[g]);
   }
   return all;

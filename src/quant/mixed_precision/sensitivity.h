@@ -5,10 +5,13 @@
 //
 // Among whole schemes dW_mb is what the run's own rounding leaves, without its folds: error feedback brings
 // integers more than it brings floats in groups, and FP8 nothing, so that ratios of plain rounding would
-// mislead. Of one scheme's bits it changes no ratio worth its time.
+// mislead. Of one scheme's bits it changes no ratio worth its time. Of a mixture's experts the run adds a
+// prior of all rows, which is not done here: an expert of fewer rows than channels looks better by error
+// feedback than it will be.
 //
 // A candidate whose inputs are rounded to E4M3, too, loses by that as well: its sum has the expected square
-// of W_m times the inputs' errors, which are independent of each other.
+// of W_m times the inputs' errors, which are independent of each other. Where it is the first, KL_g, which is
+// measured with rounded weights alone, is raised by as much.
 //
 // KL_g is measured: the divergence of the model's predictions, on a few short samples, when group g alone is
 // rounded to the fewest bits. G_m are Gram matrices of the unquantized model's activations. KL is quadratic

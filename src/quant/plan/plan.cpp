@@ -45,6 +45,15 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
     fail(ErrorKind::kUsage,
          {"candidates that are whole schemes leave nothing to say of bits or of a scheme", recipe.source,
           "mixed.schemes", recipe.scheme ? "leave out scheme" : "leave out mixed.bits"});
+  const auto stays = [](const std::optional<SchemeRequest>& one) { return !one; };
+  if (packed_format(recipe.format).stacked &&
+      (std::any_of(recipe.overrides.begin(), recipe.overrides.end(),
+                   [&](const SchemeOverride& one) { return stays(one.scheme); }) ||
+       std::any_of(recipe.mixed.schemes.begin(), recipe.mixed.schemes.end(), stays)))
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("format {} has no words for experts of one layer that stay dense", recipe.format),
+          recipe.source, recipe.mixed.schemes.empty() ? "overrides" : "mixed.schemes",
+          "leave dense out, or write format: compressed-tensors"});
   if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
     fail(ErrorKind::kUnsupported, {"the checkpoint is quantized already", checkpoint.path().string(),
                                    "quantization_config", "give the original one"});
@@ -78,6 +87,8 @@ std::vector<ChosenLinear> choose_linears(const Recipe& recipe, const ModelSpec& 
     return found;
   };
   std::vector<ChosenLinear> chosen;
+  const bool perhaps_8 = std::any_of(recipe.mixed.schemes.begin(), recipe.mixed.schemes.end(),
+                                     [](const auto& one) { return one && one->activation_bits == 8; });
   int absorbed = 0;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
@@ -99,7 +110,7 @@ std::vector<ChosenLinear> choose_linears(const Recipe& recipe, const ModelSpec& 
         overrides[i].used = true;
         request = recipe.overrides[i].scheme;
       }
-      const bool absorbed_one = linear.absorbed && request && request->activation_bits == 8;
+      const bool absorbed_one = linear.absorbed && request && (perhaps_8 || request->activation_bits == 8);
       if (absorbed_one && !absorbed++) plan.warnings.push_back(kept_from_rounded_inputs(linear));
       if (absorbed_one || !request)
         plan.ignored.push_back(linear.module);
@@ -274,7 +285,8 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   suit_to_blocks(recipe, spec, plan);
   check_expressible(plan.format, plan.modules);
   plan_tower(recipe, checkpoint, spec, plan);
-  if (!format.column_groups_warning.empty() && plan.modules.front().column_groups)
+  if (!format.column_groups_warning.empty() &&
+      std::any_of(plan.modules.begin(), plan.modules.end(), [](const auto& m) { return m.column_groups; }))
     plan.warnings.emplace_back(format.column_groups_warning);
   plan.kv_cache = recipe.kv_cache;
   if (plan.kv_cache) check_kv_cache_place(format, recipe.source);

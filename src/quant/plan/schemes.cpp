@@ -80,8 +80,14 @@ QuantScheme resolve_scheme(const ChosenLinear& c, const std::vector<ChosenLinear
   return scheme;
 }
 
-// Parts of what an engine runs as one linear, by its name there: each part's own name, and its scheme.
-using FusedParts = std::map<std::string, std::vector<std::pair<std::string, std::string>>>;
+// A linear of a set, by its own name, and its scheme; none: an override leaves it dense.
+struct SetPart {
+  std::string name;
+  const QuantScheme* scheme;
+  std::string text() const { return name + " " + (scheme == nullptr ? kDenseWord : scheme->text()); }
+};
+// What an engine runs as one, by its name there.
+using FusedParts = std::map<std::string, std::vector<SetPart>>;
 
 std::string own_name(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
@@ -89,8 +95,56 @@ std::string own_name(const std::string& module) { return module.substr(module.rf
 std::string names_of_parts(const FusedParts::mapped_type& parts) {
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i].first;
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i].name;
   return text;
+}
+
+bool alike(const SetPart& a, const SetPart& b) {
+  return a.scheme == nullptr || b.scheme == nullptr ? a.scheme == b.scheme : *a.scheme == *b.scheme;
+}
+
+// Whether the schemes differ and one is no integer: integers of two forms are a matter of the table of loaders.
+bool parted(const std::vector<SetPart>& parts) {
+  const auto differs = [&](const SetPart& one) { return !alike(one, parts.front()); };
+  const auto is_integer = [](const SetPart& one) {
+    return one.scheme != nullptr && one.scheme->weight_type == WeightType::kInteger;
+  };
+  return std::any_of(parts.begin(), parts.end(), differs) &&
+         !std::all_of(parts.begin(), parts.end(), is_integer);
+}
+
+// The first, and the first that differs from it.
+std::vector<SetPart> two_of(const std::vector<SetPart>& parts) {
+  const auto other = std::find_if(parts.begin(), parts.end(),
+                                  [&](const SetPart& one) { return !alike(one, parts.front()); });
+  return {parts.front(), *other};
+}
+
+// Of the experts of a block that rows are sent to: "experts.3.down_proj".
+std::vector<SetPart> parts_of_experts(const BlockSpec& block,
+                                      const std::map<std::string, const QuantScheme*>& scheme_of) {
+  std::vector<SetPart> parts;
+  const MixtureSpec* const mixture = block.mixture();
+  if (mixture == nullptr) return parts;
+  for (const ExpertSpec& expert : mixture->experts)
+    for (const LinearId id : expert.linears()) {
+      const std::string& module = block.at(id).module;
+      const auto found = scheme_of.find(module);
+      if (found == scheme_of.end()) continue;
+      const std::size_t last = module.rfind('.'), number = module.rfind('.', last - 1);
+      const std::size_t begin = module.rfind('.', number - 1) + 1;
+      parts.push_back({module.substr(begin), found->second});
+    }
+  return parts;
+}
+
+[[noreturn]] void refuse_parts(const Recipe& recipe, const std::string& what,
+                               const std::vector<SetPart>& parts, const std::string& hint) {
+  std::string found;
+  for (const SetPart& part : parts) found += (found.empty() ? "" : ", ") + part.text();
+  fail(ErrorKind::kUsage,
+       {fmt::format("engines run {}, and its parts were given different schemes: {}", what, found),
+        recipe.source, "overrides", hint});
 }
 
 // Whose last override that matches leaves it as it is.
@@ -124,6 +178,7 @@ std::vector<PlannedModule> resolve_modules(const Recipe& recipe, const Plan& pla
       fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,
                                      std::string(format.asymmetric_hint)});
     const bool column_groups = plan.traits->factorizes && plan.gptq.order == RoundingOrder::kAct &&
+                               chooses_codes(*plan.traits, scheme) &&
                                scheme.group_of(c.linear->in_features) < c.linear->in_features;
     modules.push_back(
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
@@ -156,29 +211,25 @@ void warn_of_plain_rounding(Plan& plan) {
 
 void check_fused_sets(const Recipe& recipe, const ModelSpec& spec, const Plan& plan) {
   if (recipe.overrides.empty() || packed_format(recipe.format).dense) return;
-  std::map<std::string, std::string> scheme_of;
+  std::map<std::string, const QuantScheme*> scheme_of;
   std::set<std::string> names = left_by_overrides(recipe, plan);
-  for (const std::string& module : names) scheme_of[module] = "dense";
+  for (const std::string& module : names) scheme_of[module] = nullptr;
   for (const PlannedModule& m : plan.modules) {
-    scheme_of[m.module] = m.scheme.text();
+    scheme_of[m.module] = &m.scheme;
     names.insert(m.module);
   }
-  FusedParts fused;
-  for (const BlockSpec& block : spec.blocks)
+  for (const BlockSpec& block : spec.blocks) {
+    FusedParts fused;
     for (const LinearSpec& linear : block.linears)
       if (const auto found = scheme_of.find(linear.module); found != scheme_of.end())
-        fused[fused_linear(linear.module, names).module].emplace_back(own_name(linear.module), found->second);
-  for (const auto& [name, parts] : fused) {
-    const bool equal = std::all_of(parts.begin(), parts.end(), [&one = parts.front()](const auto& part) {
-      return part.second == one.second;
-    });
-    if (equal) continue;
-    std::string found;
-    for (const auto& [part, scheme] : parts) found += (found.empty() ? "" : ", ") + part + " " + scheme;
-    fail(ErrorKind::kUsage,
-         {fmt::format("engines run {} as one linear, and its parts were given different schemes: {}", name,
-                      found),
-          recipe.source, "overrides", fmt::format("give {} one scheme", names_of_parts(parts))});
+        fused[fused_linear(linear.module, names).module].push_back({own_name(linear.module), found->second});
+    for (const auto& [name, parts] : fused)
+      if (parted(parts))
+        refuse_parts(recipe, name + " as one linear", parts, "give " + names_of_parts(parts) + " one scheme");
+    const std::vector<SetPart> experts = parts_of_experts(block, scheme_of);
+    if (parted(experts))
+      refuse_parts(recipe, "the experts of " + block.prefix + " as one product", two_of(experts),
+                   "give gate, up and down of all experts of a layer one scheme");
   }
 }
 

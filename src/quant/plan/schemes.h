@@ -29,8 +29,9 @@ void check_float_codes(const Recipe& recipe, std::span<const PlannedModule> modu
 // Says which linears the method leaves to rounding to nearest, for it chooses other codes.
 void warn_of_plain_rounding(Plan& plan);
 
-// Error(kUsage) where overrides give linears that an engine runs as one different schemes, naming them all.
-// What `ignore` leaves dense is left to the table of loaders.
+// Error(kUsage) where overrides give linears that an engine runs as one, or the experts of a layer, different
+// schemes of which one is no integer, naming them. Integers of several forms, and what `ignore` leaves dense,
+// are left to the table of loaders.
 void check_fused_sets(const Recipe& recipe, const ModelSpec& spec, const Plan& plan);
 
 }  // namespace llmq

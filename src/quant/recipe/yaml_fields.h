@@ -17,10 +17,9 @@ std::string read_word(const Yaml& node, const std::vector<std::string>& allowed)
 std::int64_t read_integer(const Yaml& node, std::int64_t low, std::int64_t high);
 double read_number(const Yaml& node, double low, double high);
 std::vector<std::string> read_names(const Yaml& node);  // a string or a sequence of strings
-SchemeRequest read_scheme(const Yaml& node);
+SchemeRequest read_scheme(const Yaml& node);  // a scheme name, or {weights: {...}, activations: {...}}
 // The same, or `dense` (`bf16` as well) for linears that stay as they are: nothing.
-std::optional<SchemeRequest> read_scheme_or_dense(
-    const Yaml& node);                   // a scheme name, or {weights: {...}, activations: {...}}
+std::optional<SchemeRequest> read_scheme_or_dense(const Yaml& node);
 std::string place_of(const Yaml& node);  // "3:7"
 std::string joined(const std::vector<std::string>& words, std::string_view separator = ", ");
 [[noreturn]] void fail_unknown_key(const Yaml& parent, const Yaml::Member& member, const std::string& path,

@@ -203,6 +203,24 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
   }
 }
 
+// Floats in groups among rows of integers, wherever they stand, are judged as the host rounds them.
+TEST(GramLoss, DevicesLeaveFloatsInGroupsToTheHost) {
+  const Fixture f;
+  const std::shared_ptr<Backend> host = make_backend({"cpu", 1}), device = make_backend({"emulated", 1});
+  QuantScheme floats = f.scheme;
+  floats.weight_type = WeightType::kFloat4, floats.group_size = kNvfp4Group, floats.symmetric = true;
+  const auto row_of = [&](std::int64_t i) {
+    return GramLoss::Row{f.weight.data() + i * kAwqChannels, i < kAwqRows / 2 ? &f.scheme : &floats};
+  };
+  const std::vector<float>* const plain[] = {&kOnes};
+  const auto losses = [&](Backend& backend) {
+    GramLoss gram(f.stats, backend, Compute::kFloat32);
+    return gram.scaled_losses(kAwqRows, row_of, plain, backend.workers()).front();
+  };
+  const std::vector<double> want = losses(*host), found = losses(*device);
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(found[i], want[i], 1e-4 * want[i]) << i;
+}
+
 TEST(GramLoss, RowsInOneCallFollowTheScratchOfADevice) {
   EXPECT_EQ(GramLoss::rows_at_once(25600, 0), 20);
   EXPECT_EQ(GramLoss::rows_at_once(25600, 64 << 10), 20);  // never fewer than the host

@@ -197,6 +197,19 @@ TEST(MixedPrecision, RoundedInputsAreCounted) {
   }
 }
 
+// What MXFP8 weights cost does not depend on whether FP8, which rounds inputs as well, stands before them.
+TEST(MixedPrecision, AFirstCandidateOfRoundedInputsRaisesNoOther) {
+  const auto cost = [](const std::string& schemes, std::size_t place) {
+    const Plan plan = choose("method: rtn\ntarget_bits: 9\nmixed: {schemes: [" + schemes + "]}\n").plan;
+    double sum = 0;
+    for (const PrecisionChoice& choice : plan.mixed->choices) sum += choice.options[place].divergence;
+    return sum;
+  };
+  const double behind = cost("fp8, mxfp8a16, dense", 1), alone = cost("mxfp8a16, dense", 0);
+  EXPECT_GT(behind, 0.7 * alone);
+  EXPECT_LT(behind, 1.4 * alone);
+}
+
 // Error feedback is worth much to integers, less to floats in groups, nothing to FP8.
 TEST(MixedPrecision, WholeSchemesAreMeasuredAsTheRunRounds) {
   const Plan plain = choose("method: rtn\ntarget_bits: 6\n" + kSchemes).plan,
@@ -268,6 +281,7 @@ TEST(MixedPrecision, RefusesWhatCannotBe) {
   EXPECT_THAT(among("w4a16_g64_asym, fp8", ""),
               HasSubstr("mixed.schemes: candidates of mixed precision need"));
   EXPECT_THAT(among("w4a16_g64_asym, fp8", "target_bits: 5\nscheme: w4a16\n"), HasSubstr("leave out scheme"));
+  EXPECT_THAT(among("w4a16, w4a16_g128_sym"), HasSubstr("two candidates are w4a16_g128_sym"));
   EXPECT_THAT(among("fp8, dense", "target_bits: 9\n"), HasSubstr("method gptq chooses integer codes"));
   EXPECT_THAT(among("w4a16_g64_sym, nvfp4a16", "target_bits: 5\nformat: gptq\n"),
               HasSubstr("format gptq has no place for codes of scheme nvfp4a16"));

@@ -187,6 +187,8 @@ TEST_F(GptOssOutput, WhatCannotBeSaidIsRefused) {
       HasSubstr("method smoothquant does not round floats in groups"));
   EXPECT_THAT(refusal(model, "method: rtn\nscheme: nvfp4a16\nformat: mxfp4\nignore: ['re:.*self_attn']\n"),
               HasSubstr("stores scheme mxfp4 alone, not nvfp4a16"));
+  EXPECT_THAT(refusal(model, kExpertsAlone + "overrides: [{match: 're:.*layers.0', scheme: dense}]\n"),
+              HasSubstr("no words for experts of one layer that stay dense"));
   EXPECT_THAT(refusal(model, "method: rtn\nscheme: w4a16_g32_sym\nformat: compressed-tensors\n"),
               HasSubstr("write format: mxfp4"));
   ScratchModel llama;

@@ -68,6 +68,39 @@ TEST(Plan, WhatIsAbsorbedIsLeftOutWhereInputsAreRounded) {
   const Plan weights = planned("w4a16_g8_sym");
   EXPECT_TRUE(has(weights));
   EXPECT_TRUE(weights.warnings.empty());
+  for (const char* candidates : {"w4a16_g8_sym, fp8", "fp8, w4a16_g8_sym"}) {
+    const Plan budget = make_plan(Recipe::parse("method: rtn\nignore: [lm_head]\ntarget_bits: "
+                                                "7\ncalibration: {samples: 4, sequence_length: 32}\nmixed: "
+                                                "{schemes: [" +
+                                                    std::string(candidates) + "]}\n",
+                                                "r.yaml"),
+                                  latents, ModelSpec::read(latents), Compute::kBFloat16, 1, 0);
+    EXPECT_FALSE(has(budget)) << candidates;
+    EXPECT_EQ(budget.candidates.front().scheme, "w4a16_g8_sym");
+  }
+}
+
+// An engine has one form of codes for all of a layer's experts.
+TEST(Plan, ExpertsOfALayerHaveOneScheme) {
+  const Checkpoint experts =
+      open_checkpoint(system_io(), std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/deepseek_v3/model");
+  const auto refused = [&](const std::string& match) -> std::string {
+    try {
+      make_plan(
+          Recipe::parse("method: rtn\nscheme: w4a16_g8_sym\nignore: [lm_head]\noverrides: [{match: 're:.*" +
+                            match + "', scheme: fp8}]\n",
+                        "r.yaml"),
+          experts, ModelSpec::read(experts), Compute::kBFloat16, 1, 0);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_THAT(refused("experts.*down_proj"),
+              HasSubstr("r.yaml: overrides: engines run the experts of model.layers.1"));
+  EXPECT_THAT(refused("experts.*down_proj"),
+              HasSubstr("experts.0.gate_proj w4a16_g8_sym, experts.0.down_proj fp8"));
+  EXPECT_EQ(refused("mlp.experts"), "");
 }
 
 TEST(Plan, ScalesOfAKvCacheAreCalibratedWhateverRounds) {
@@ -124,7 +157,8 @@ TEST(Plan, WhatEnginesFuseHasOneScheme) {
               HasSubstr("r.yaml: overrides: engines run model.layers.1.self_attn.qkv_proj as one linear, and "
                         "its parts were given different schemes: q_proj nvfp4a16, k_proj nvfp4a16, v_proj "
                         "w4a16_g64_asym; give q_proj, k_proj and v_proj one scheme"));
-  EXPECT_THAT(refused("up_proj", "w4a16_g32_asym"), HasSubstr("model.layers.0.mlp.gate_up_proj"));
+  EXPECT_THAT(refused("up_proj", "mxfp4"), HasSubstr("model.layers.0.mlp.gate_up_proj"));
+  EXPECT_EQ(refused("up_proj", "w4a16_g32_asym"), "") << "integers load in Transformers and GPTQModel";
   EXPECT_THAT(refused("up_proj", "dense"), HasSubstr("gate_proj w4a16_g64_asym, up_proj dense"));
   EXPECT_EQ(refused("(gate|up)_proj", "dense"), "");
   EXPECT_EQ(refused("self_attn.[qkv]_proj", "nvfp4a16"), "");
