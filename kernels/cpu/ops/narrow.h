@@ -55,7 +55,8 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
   const int64_t front = layout.factor_bytes(kPanel, layout.groups);
   const unsigned char* factors = first_panel + layout.factor_bytes(kPanel, first_group);
   int64_t to_next_factors = layout.together - first_group % layout.together;
-  constexpr int64_t kAhead = 2048;  // bytes, at least: what memory sends while one line is on its way
+  constexpr int64_t kAhead = 2048;     // bytes, at least: what memory sends while one line is on its way
+  constexpr int64_t kFarAhead = 4096;  // beyond them, into L2: codes of 4 bits outrun what L1 can ask for
   const int64_t together_bytes = Chains * group_bytes,
                 ahead = (kAhead + together_bytes - 1) / together_bytes * together_bytes;
   for (int64_t group = first_group; group + (OfGroups ? Chains : 1) <= end; group += OfGroups ? Chains : 1) {
@@ -84,6 +85,9 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
             const unsigned char* const next =
                 OfGroups && Chains > 1 ? b + ahead + (unit * Chains + kI) * kUnitBytes : codes + kAhead;
             for (int64_t line = 0; line < kUnitBytes; line += 64) __builtin_prefetch(next + line);
+            if constexpr (Bits == 4)
+              for (int64_t line = 0; line < kUnitBytes; line += 64)
+                __builtin_prefetch(next + kFarAhead + line, 0, 2);
             if (OfGroups && Chains > 1 && kI == 0 && unit == 0)  // as much as the headers moved the codes
               for (int64_t line = Chains * (group_bytes - header); line < Chains * group_bytes; line += 64)
                 __builtin_prefetch(next + line);
