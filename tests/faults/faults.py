@@ -19,6 +19,13 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
+    # Ranks.
+    Fault("owner-counted-twice", "src/ranks/thread_ranks.cpp", "if (other == owner) continue;", "", [("llmq_unit_ranks", "*ManyRanks.Sums*")]),
+    Fault("others-hear-themselves", "src/ranks/thread_ranks.cpp", "if (rank_ != from) {", "if (rank_ == from) {", [("llmq_unit_ranks", "*ManyRanks.OneSays*")]),
+    Fault("a-failed-rank-is-waited-for", "src/ranks/thread_ranks.cpp", "meeting.stop();", "", [("llmq_unit_ranks", "*ManyRanks.AnError*")]),
+    Fault("lengths-not-compared", "src/ranks/thread_ranks.cpp", "if (other.verb != given_.front().verb)", "if (other.verb.empty())",
+          [("llmq_unit_ranks", "Ranks.ThreadsNotice*")]),
+    Fault("a-text-of-its-own-length", "src/ranks/ranks.cpp", "said.resize(size);", "said.resize(said.size());", [("llmq_unit_ranks", "*ManyRanks.OneSays*")]),
     # Floats in groups.
     Fault("zero-scales-stay-zero", "src/tensor/block_scales.cpp", "return byte == 0 ? to_float8(kLeastScale).bits : byte;", "return byte;",
           [("llmq_golden_formats", "Floats.ScalesOfTwoLevels*")]),

@@ -25,6 +25,7 @@ using ::testing::SizeIs;
 const std::map<std::string, Names>& allowed() {
   static const std::map<std::string, Names> table = {
       {"base", {}},
+      {"ranks", {"base"}},
       {"jinja", {"base"}},
       {"http", {"base"}},
       {"tensor", {"base", "kernels/common"}},
@@ -42,11 +43,12 @@ const std::map<std::string, Names>& allowed() {
       {"runtime", {"base", "tensor", "device", "io", "tokenizer", "grammar", "model", "kernels/common"}},
       {"serve", {"base", "http", "tensor", "device", "io", "tokenizer", "grammar", "model", "runtime"}},
       // It measures servers, too.
-      {"evaluate", {"base", "http", "tensor", "device", "io", "tokenizer", "model", "runtime", "export"}},
+      {"evaluate",
+       {"base", "ranks", "http", "tensor", "device", "io", "tokenizer", "model", "runtime", "export"}},
       // What a command asks for, from its values to what is published and reported.
       {"job",
-       {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "quant", "runtime",
-        "evaluate"}},
+       {"base", "ranks", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "quant",
+        "runtime", "evaluate"}},
       {"kernels/common", {"base"}},
       {"kernels/cpu", {"base", "kernels/common"}},
       {"kernels/cuda", {"base", "kernels/common"}},
