@@ -305,7 +305,7 @@ FAULTS = [
           [("llmq_kernels_backend", "*Elementwise.Activations*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
     Fault("attention-sum-not-rescaled", "kernels/cpu/ops/attention.h", "V::store(sums + r * V::kLanes, V::mul(V::load(sums + r * V::kLanes), correction));", "",
           [("llmq_kernels_backend", "*Attention.*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
-    Fault("any-folder-is-the-wheels", "src/device/cuda/shared_library.cpp", 'if (package.filename() == "llmq_toolchain")', "if (!package.empty())",
+    Fault("any-folder-is-the-wheels", "src/device/cuda/library_places.cpp", 'if (package.filename() == "llmq_toolchain")', "if (!package.empty())",
           [("llmq_unit_device", "SharedLibraryPlaces.*")]),
     Fault("tile-sums-not-shifted", "src/device/cpu/score_tiles.h", "sum += tile.sum * std::exp(static_cast<double>(tile.max) - static_cast<double>(best->max));", "sum += tile.sum;",
           [("llmq_kernels_backend", "*Scoring.ScoreRows*cpu_scalar_t1*")], ["src/device/cpu/cpu_backend.cpp"]),

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "ranks/thread_ranks.h"
+#include "unit/ranks/stand_in_mpi.h"
 
 namespace llmq {
 namespace {
@@ -32,30 +33,40 @@ std::string error_of(const std::function<void()>& work) {
   return "no error";
 }
 
-class ManyRanks : public ::testing::TestWithParam<int> {};
+// A body of the interface, and how many ranks of it.
+struct Body {
+  const char* name;
+  void (*run)(int size, const std::function<void(Ranks&)>& work);
+  int size;
+};
+
+class ManyRanks : public ::testing::TestWithParam<Body> {
+ protected:
+  int size() const { return GetParam().size; }
+  void run(const std::function<void(Ranks&)>& work) const { GetParam().run(size(), work); }
+};
 
 TEST_P(ManyRanks, EachHasItsNumber) {
-  std::vector<std::atomic<int>> seen(static_cast<std::size_t>(GetParam()));
-  run_as_ranks(GetParam(), [&](Ranks& ranks) {
-    EXPECT_EQ(ranks.size(), GetParam());
+  std::vector<std::atomic<int>> seen(static_cast<std::size_t>(size()));
+  run([&](Ranks& ranks) {
+    EXPECT_EQ(ranks.size(), size());
     ++seen[static_cast<std::size_t>(ranks.rank())];
   });
   for (const std::atomic<int>& times : seen) EXPECT_EQ(times, 1);
 }
 
 TEST_P(ManyRanks, SumsGoToTheirOwnerAndWrapAround) {
-  const int size = GetParam();
-  run_as_ranks(size, [&](Ranks& ranks) {
-    for (int owner = 0; owner < size; ++owner) {
+  run([&](Ranks& ranks) {
+    for (int owner = 0; owner < size(); ++owner) {
       const std::int64_t most = std::numeric_limits<std::int64_t>::max();
       std::vector<std::int64_t> values = {ranks.rank(), -5, most, 0};
       ranks.sum_to(owner, values);
       if (ranks.rank() != owner)
         EXPECT_THAT(values, ElementsAre(ranks.rank(), -5, most, 0)) << "of a rank that does not own it";
       else
-        EXPECT_THAT(values, ElementsAre(size * (size - 1) / 2, -5 * size,
+        EXPECT_THAT(values, ElementsAre(size() * (size() - 1) / 2, -5 * size(),
                                         static_cast<std::int64_t>(static_cast<std::uint64_t>(most) *
-                                                                  static_cast<std::uint64_t>(size)),
+                                                                  static_cast<std::uint64_t>(size())),
                                         0));
     }
     ranks.sum_to(0, {});
@@ -63,7 +74,7 @@ TEST_P(ManyRanks, SumsGoToTheirOwnerAndWrapAround) {
 }
 
 TEST_P(ManyRanks, OneSaysAndAllHear) {
-  run_as_ranks(GetParam(), [&](Ranks& ranks) {
+  run([&](Ranks& ranks) {
     for (int from = 0; from < ranks.size(); ++from) {
       std::array<std::int32_t, 3> numbers = {ranks.rank(), 10 * ranks.rank(), -1};
       ranks.broadcast(from, std::as_writable_bytes(std::span(numbers)));
@@ -76,7 +87,7 @@ TEST_P(ManyRanks, OneSaysAndAllHear) {
 }
 
 TEST_P(ManyRanks, TheOwnerHasEachRanksBytesInTheirOrder) {
-  run_as_ranks(GetParam(), [&](Ranks& ranks) {
+  run([&](Ranks& ranks) {
     for (int owner = 0; owner < ranks.size(); ++owner) {
       const std::string mine(static_cast<std::size_t>(3 * ranks.rank()), static_cast<char>('a' + owner));
       const std::vector<RankBytes> all = ranks.gather(owner, std::as_bytes(std::span(mine)));
@@ -93,7 +104,7 @@ TEST_P(ManyRanks, TheOwnerHasEachRanksBytesInTheirOrder) {
 
 TEST_P(ManyRanks, NobodyLeavesABarrierBeforeAllAreThere) {
   std::atomic<int> here = 0;
-  run_as_ranks(GetParam(), [&](Ranks& ranks) {
+  run([&](Ranks& ranks) {
     for (int round = 1; round <= 50; ++round) {
       ++here;
       ranks.barrier();
@@ -104,9 +115,9 @@ TEST_P(ManyRanks, NobodyLeavesABarrierBeforeAllAreThere) {
 }
 
 TEST_P(ManyRanks, AnErrorOfOneEndsAll) {
-  const int last = GetParam() - 1;
+  const int last = size() - 1;
   EXPECT_THAT(error_of([&] {
-                run_as_ranks(GetParam(), [&](Ranks& ranks) {
+                run([&](Ranks& ranks) {
                   ranks.barrier();
                   if (ranks.rank() == last) fail(ErrorKind::kIo, "the disk of rank {}", last);
                   ranks.barrier();
@@ -115,7 +126,20 @@ TEST_P(ManyRanks, AnErrorOfOneEndsAll) {
               HasSubstr("the disk of rank " + std::to_string(last)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, ManyRanks, ::testing::Values(1, 2, 3, 8));
+// The table's calls get 10 bytes at most: one number of eight, and no text of the tests in one piece.
+void run_over_the_table(int size, const std::function<void(Ranks&)>& work) {
+  testing::run_over_stand_in(size, 10, [&](MpiRanks& ranks) { work(ranks); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Bodies, ManyRanks,
+                         ::testing::Values(Body{"threads", run_as_ranks, 1}, Body{"threads", run_as_ranks, 2},
+                                           Body{"threads", run_as_ranks, 3}, Body{"threads", run_as_ranks, 8},
+                                           Body{"table", run_over_the_table, 1},
+                                           Body{"table", run_over_the_table, 3},
+                                           Body{"table", run_over_the_table, 8}),
+                         [](const auto& body) {
+                           return fmt::format("{}_{}", body.param.name, body.param.size);
+                         });
 
 TEST(Ranks, ThreadsNoticeWhoDoesSomethingElse) {
   EXPECT_THAT(error_of([] {

@@ -17,8 +17,9 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/shared_library.h"
+#include "device/cuda/library_places.h"
 #include "device/cuda/runtime_memory.h"
-#include "device/cuda/shared_library.h"
 
 namespace llmq {
 namespace {

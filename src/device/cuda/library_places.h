@@ -1,5 +1,6 @@
-// A library of NVIDIA's that is opened when it is needed, from where NVIDIA's own programs look for it
-// (cuda.pathfinder): its wheels beside llmq's, conda, what the loader knows, the toolkit.
+// Where a library of NVIDIA's that is opened when it is needed (base/shared_library.h) may lie: where NVIDIA's
+// own programs look for it (cuda.pathfinder): its wheels beside llmq's, conda, what the loader knows, the
+// toolkit.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,12 +15,5 @@ namespace llmq {
 // name the others.
 std::vector<std::string> library_places(const std::string& soname, const std::string& wheel,
                                         const Path& program);
-
-struct SharedLibrary {
-  void* handle = nullptr;  // dlopen()'s; stays open as long as the process
-  std::string path;        // the file that was opened
-  std::string missing;     // why there is none: what the loader says of each place
-};
-SharedLibrary open_shared_library(const std::vector<std::string>& places);
 
 }  // namespace llmq

@@ -1,5 +1,5 @@
 // Where NVIDIA's libraries are looked for, and which file is opened.
-#include "device/cuda/shared_library.h"
+#include "device/cuda/library_places.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -7,6 +7,7 @@
 #include <link.h>
 #include <stdlib.h>
 
+#include "base/shared_library.h"
 #include "support/temporary_directory.h"
 
 namespace llmq {

@@ -1,0 +1,34 @@
+// The beginning of a job of several ranks: all begin, or none does and one sentence says why.
+//
+// Ranks whose bytes would differ without a word are found here: another version, another arithmetic, another
+// file behind the same name. Cost: one message of each rank, and whatever it costs to know the facts.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ranks/ranks.h"
+
+namespace llmq {
+
+// Something that every rank has to have in common.
+struct Fact {
+  std::string name;   // "version", "model/model.safetensors": the ranks' lists have the same names
+  std::string value;  // compared as a whole
+  std::string hint;   // what would do where it differs
+};
+
+// Thrown on every rank alike where they do not begin: what rank 0 prints, and the others' exit code.
+class RanksRefused : public Error {
+ public:
+  using Error::Error;
+};
+
+// prepare() on each rank, then facts(). Where either throws an Error, or facts differ from those of rank 0,
+// RanksRefused on all: an Error that all have as it is, else with the ranks that have it and their hosts. One
+// rank alone prepares, and is asked for no facts.
+void begin_together(Ranks& ranks, const std::function<void()>& prepare,
+                    const std::function<std::vector<Fact>()>& facts);
+
+}  // namespace llmq
