@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "device/backend.h"
 #include "job/job_settings.h"
+#include "ranks/ranks.h"
 
 namespace llmq::tools {
 
@@ -27,12 +28,17 @@ struct GlobalOptions {
   std::string log_format;    // empty: text, or json with --progress json
   std::string progress = "line";
   std::string trace_file;  // empty: none
+  std::string ranks = "auto";
 };
 
 struct Session {
   GlobalOptions globals;
   std::string command_line;  // as typed, for the report
   std::function<int()> run;  // set by the chosen command; returns the exit code
+  bool shares_work = false;  // set by the chosen command, where several ranks may run it
+  Ranks* ranks = nullptr;    // who shares it; null for this process alone
+
+  bool is_first() const { return ranks == nullptr || ranks->rank() == 0; }  // who prints and writes
 };
 
 // One line per command file; the order is the order of the help.

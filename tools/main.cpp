@@ -15,6 +15,7 @@
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/print.h"
+#include "tools/ranked_run.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -58,7 +59,33 @@ int traced(const Session& session, const std::string& command) {
   }
 }
 
-int run(int argc, char** argv) {
+// What ended the run, in one sentence; the exit code.
+int told(const std::exception_ptr& failure, bool json) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Interrupted& interrupted) {
+    Log::get().error("interrupted; nothing was published, run the same command again");
+    return 128 + interrupted.signal;
+  } catch (const Error& error) {
+    print_error(error, json);
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    print_error(Error(ErrorKind::kResource,
+                      {"out of memory",
+                       {},
+                       {},
+                       "lower --threads or the calibration samples, or use a machine with more memory"}),
+                json);
+    return 1;
+  } catch (const std::exception& error) {
+    print_error(Error(ErrorKind::kInternal,
+                      {error.what(), {}, {}, "this is a defect of llmq: please report the command"}),
+                json);
+    return 1;
+  }
+}
+
+int run(int argc, char** argv, bool json) {
   Session session;
   session.command_line = "llmq";
   for (int i = 1; i < argc; ++i) session.command_line += std::string(" ") + argv[i];
@@ -104,7 +131,10 @@ int run(int argc, char** argv) {
   Log::get().set_verbosity(session.globals.quiet     ? Verbosity::kQuiet
                            : session.globals.verbose ? Verbosity::kVerbose
                                                      : Verbosity::kNormal);
-  return traced(session, app.get_subcommands().empty() ? "" : app.get_subcommands().front()->get_name());
+  const std::string command = app.get_subcommands().empty() ? "" : app.get_subcommands().front()->get_name();
+  return run_in_ranks(
+      session, command, [&] { return traced(session, command); },
+      [&](const std::exception_ptr& failure) { return told(failure, json); });
 }
 
 }  // namespace
@@ -122,25 +152,8 @@ int main(int argc, char** argv) {
   else
     explain_files_that_end(STDERR_FILENO, logged_error_text);
   try {
-    return tools::run(argc, argv);
-  } catch (const Interrupted& interrupted) {
-    Log::get().error("interrupted; nothing was published, run the same command again");
-    return 128 + interrupted.signal;
-  } catch (const Error& error) {
-    print_error(error, json);
-    return exit_code(error.kind());
-  } catch (const std::bad_alloc&) {
-    print_error(Error(ErrorKind::kResource,
-                      {"out of memory",
-                       {},
-                       {},
-                       "lower --threads or the calibration samples, or use a machine with more memory"}),
-                json);
-    return 1;
-  } catch (const std::exception& error) {
-    print_error(Error(ErrorKind::kInternal,
-                      {error.what(), {}, {}, "this is a defect of llmq: please report the command"}),
-                json);
-    return 1;
+    return tools::run(argc, argv, json);
+  } catch (...) {
+    return told(std::current_exception(), json);
   }
 }

@@ -34,11 +34,29 @@ struct Moments {
   }
 };
 
+// What a model said of a token; all but the first are nothing where there is no original.
+struct TokenScore {
+  double nll = 0, reference_nll = 0, kl = 0;
+  std::int64_t agrees = 0;
+};
+using TokenScores = std::vector<TokenScore>;  // in token order
+
 // Everything accumulated over the scored tokens, in token order.
 struct Tally {
   Moments nll, reference_nll, kl;
   std::vector<double> every_kl;
   std::int64_t agreements = 0;
+
+  void add(std::span<const TokenScore> scores, bool compared) {
+    for (const TokenScore& score : scores) {
+      nll.add(score.nll);
+      if (!compared) continue;
+      reference_nll.add(score.reference_nll);
+      kl.add(score.kl);
+      every_kl.push_back(score.kl);
+      agreements += score.agrees;
+    }
+  }
 };
 
 struct HiddenStates {
@@ -66,19 +84,19 @@ void each_tile(const Window& window, std::int64_t tile, const Run& run) {
   }
 }
 
-void score_window(Engine& engine, const Window& window, Tally& tally) {
+void score_window(Engine& engine, const Window& window, TokenScores& found) {
   const HiddenStates states = prefill(engine, window);
   std::vector<RowScore> scores;
   each_tile(window, kScoredRows,
             [&](std::int64_t row, std::int64_t rows, std::span<const std::int32_t> targets) {
               scores.resize(targets.size());
               engine.score(states.rows.row_slice(row, rows), targets, scores);
-              for (const RowScore& score : scores) tally.nll.add(-score.log_prob);
+              for (const RowScore& score : scores) found.push_back({-score.log_prob});
             });
 }
 
 void compare_window(std::span<Engine* const> engines, Engine& against, const Window& window,
-                    std::span<Tally> tallies) {
+                    std::span<TokenScores> found) {
   std::vector<HiddenStates> states;
   for (Engine* engine : engines) states.push_back(prefill(*engine, window));
   const HiddenStates reference = prefill(against, window);
@@ -94,19 +112,35 @@ void compare_window(std::span<Engine* const> engines, Engine& against, const Win
     const TensorView reference_logits = against.logits(reference.rows.row_slice(row, rows));
     against.backend().score_rows(reference_logits, targets, reference_scores);
     for (std::size_t e = 0; e < engines.size(); ++e) {
-      Tally& tally = tallies[e];
       const TensorView logits = engines[e]->logits(states[e].rows.row_slice(row, rows));
       engines[e]->backend().score_rows(logits, targets, scores);
       engines[e]->backend().divergence(reference_logits, logits, kl);
-      for (std::size_t i = 0; i < targets.size(); ++i) {
-        tally.nll.add(-scores[i].log_prob);
-        tally.reference_nll.add(-reference_scores[i].log_prob);
-        tally.kl.add(kl[i]);
-        tally.every_kl.push_back(kl[i]);
-        tally.agreements += scores[i].argmax == reference_scores[i].argmax;
-      }
+      for (std::size_t i = 0; i < targets.size(); ++i)
+        found[e].push_back({-scores[i].log_prob, -reference_scores[i].log_prob, kl[i],
+                            scores[i].argmax == reference_scores[i].argmax});
     }
   });
+}
+
+// Tallies of all windows from what the ranks found in theirs: rank by rank, of each its windows in turn, of
+// each the engines in turn.
+std::vector<Tally> tally_of_ranks(const std::vector<RankBytes>& found, std::span<const Window> windows,
+                                  std::size_t engines, bool compared) {
+  std::vector<std::span<const TokenScore>> left;
+  for (const RankBytes& bytes : found)
+    left.emplace_back(reinterpret_cast<const TokenScore*>(bytes.data()), bytes.size() / sizeof(TokenScore));
+  std::vector<Tally> tallies(engines);
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    std::span<const TokenScore>& theirs = left[w % left.size()];
+    const std::size_t scored = windows[w].tokens.size() - static_cast<std::size_t>(windows[w].first_scored);
+    if (theirs.size() < engines * scored)
+      fail(ErrorKind::kInternal, "rank {} scored too few tokens", w % left.size());
+    for (Tally& tally : tallies) {
+      tally.add(theirs.first(scored), compared);
+      theirs = theirs.subspan(scored);
+    }
+  }
+  return tallies;
 }
 
 Divergence summarize(Tally& tally, double ppl) {
@@ -128,7 +162,7 @@ Divergence summarize(Tally& tally, double ppl) {
 
 std::vector<PerplexityResult> evaluate_perplexities(
     std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,
-    const std::function<void(std::int64_t done, double ppl)>& on_window) {
+    const std::function<void(std::int64_t done, double ppl)>& on_window, Ranks* ranks) {
   for (const Engine* engine : engines)
     if (against && against->spec().vocab_size != engine->spec().vocab_size)
       fail(ErrorKind::kBadInput, {fmt::format("the models' vocabularies differ: {} and {} tokens",
@@ -137,21 +171,36 @@ std::vector<PerplexityResult> evaluate_perplexities(
                                   "--against",
                                   "compare a model with the one it was made from"});
   const auto start = std::chrono::steady_clock::now();
+  const bool compared = against != nullptr, shared = ranks != nullptr && ranks->size() > 1;
+  const auto first = static_cast<std::size_t>(shared ? ranks->rank() : 0);
+  const auto step = static_cast<std::size_t>(shared ? ranks->size() : 1);
   std::vector<Tally> tallies(engines.size());
-  std::int64_t done = 0, evaluated = 0;
-  for (const Window& window : windows) {
+  std::vector<TokenScores> found(engines.size());
+  TokenScores mine;  // where they are rank 0's to add up
+  std::int64_t done = 0;
+  for (std::size_t w = first; w < windows.size(); w += step) {
+    for (TokenScores& scores : found) scores.clear();
     if (against)
-      compare_window(engines, *against, window, tallies);
+      compare_window(engines, *against, windows[w], found);
     else
-      for (std::size_t e = 0; e < engines.size(); ++e) score_window(*engines[e], window, tallies[e]);
-    evaluated += static_cast<std::int64_t>(window.tokens.size());
+      for (std::size_t e = 0; e < engines.size(); ++e) score_window(*engines[e], windows[w], found[e]);
+    for (std::size_t e = 0; e < engines.size(); ++e) {
+      tallies[e].add(found[e], compared);
+      if (shared) mine.insert(mine.end(), found[e].begin(), found[e].end());
+    }
     if (++done; on_window) on_window(done, std::exp(tallies.front().nll.mean()));
+  }
+  if (shared) {
+    const std::vector<RankBytes> all = ranks->gather(0, std::as_bytes(std::span(mine)));
+    if (ranks->rank() != 0) return {};
+    tallies = tally_of_ranks(all, windows, engines.size(), compared);
   }
   std::vector<PerplexityResult> results;
   for (Tally& tally : tallies) {
     PerplexityResult& result = results.emplace_back();
-    result.windows = done;
-    result.evaluated_tokens = evaluated;
+    result.windows = static_cast<std::int64_t>(windows.size());
+    for (const Window& window : windows)
+      result.evaluated_tokens += static_cast<std::int64_t>(window.tokens.size());
     result.scored_tokens = tally.nll.count;
     result.mean_nll = tally.nll.mean();
     result.ppl = std::exp(result.mean_nll);

@@ -6,7 +6,8 @@
 //       share of equal arg-max
 //
 // Logits are made a few rows at a time and never stored for a window; sums are FP64 in token order, so the
-// same file gives the same digits at any batch or thread count. Protocols and measures in words:
+// same file gives the same digits at any batch or thread count. Ranks share windows: rank r of N has r, r + N,
+// ..., and rank 0 adds up what they found, in the order of one process. Protocols and measures in words:
 // docs/terms.md.
 #pragma once
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "ranks/ranks.h"
 #include "runtime/engine.h"
 #include "tokenizer/tokenizer.h"
 
@@ -54,11 +56,13 @@ struct PerplexityResult {
 };
 
 // Each of `engines` on the same windows. `against`: the original, run beside them once for all; null for
-// none. `on_window` (may be empty) hears the running perplexity of the first. The seconds are those of all
-// together.
+// none. `on_window` (may be empty) hears the running perplexity of the first, over this rank's windows. The
+// seconds are those of all together. `ranks`: who shares the windows, each with engines of its own; null for
+// this process alone. The results are rank 0's; other ranks get none. Rank 0 then holds 32 bytes for each
+// scored token of each engine.
 std::vector<PerplexityResult> evaluate_perplexities(
     std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,
-    const std::function<void(std::int64_t done, double ppl)>& on_window = {});
+    const std::function<void(std::int64_t done, double ppl)>& on_window = {}, Ranks* ranks = nullptr);
 
 // The same of one.
 PerplexityResult evaluate_perplexity(

@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "calibration/calibration_text.h"
+#include "io/digest_cache.h"
+#include "job/input_files.h"
 #include "job/kv_cache_choice.h"
 #include "job/run_adapter.h"
 #include "job/served_kernels.h"
@@ -52,56 +54,107 @@ void must_fit(const LoadedModel& model, const char* argument, const LoadedModel&
 
 }  // namespace
 
-std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const LoadedModel* against,
-                                 const std::shared_ptr<Backend>& backend, const EvaluationRequest& request) {
+PreparedEvaluation prepare_evaluation(std::span<const LoadedModel> models, const LoadedModel* against,
+                                      const std::shared_ptr<Backend>& backend,
+                                      const EvaluationRequest& request, int ranks) {
   const LoadedModel& first = models.front();
-  const PerplexityProtocol protocol =
+  PreparedEvaluation made;
+  made.protocol =
       resolve_protocol(request.protocol, request.context, request.stride, request.max_windows, first.spec);
-  const Path path = resolve_text(system_io(), request.text);
-  const std::string text = read_text(system_io(), path, std::uint64_t{1} << 32);
-  const bool rolling = protocol.name == "lm-eval";
-  const std::vector<std::int32_t> ids = encode_text(first.tokenizer, text, path.string(), !rolling);
+  made.path = resolve_text(system_io(), request.text);
+  made.text = read_text(system_io(), made.path, std::uint64_t{1} << 32);
+  const bool rolling = made.protocol.name == "lm-eval";
+  const std::vector<std::int32_t> ids = encode_text(first.tokenizer, made.text, made.path.string(), !rolling);
   for (const LoadedModel& model : models.subspan(1))
-    must_fit(model, "model", first, protocol, text, !rolling, ids);
-  if (against) must_fit(*against, "--against", first, protocol, text, !rolling, ids);
-  const std::vector<Window> windows = cut_windows(ids, protocol, first_token(first.tokenizer, protocol.name));
-  std::vector<Engine> engines;
-  engines.reserve(models.size());
+    must_fit(model, "model", first, made.protocol, made.text, !rolling, ids);
+  if (against) must_fit(*against, "--against", first, made.protocol, made.text, !rolling, ids);
+  made.tokens = static_cast<std::int64_t>(ids.size());
+  made.text_sha256 = sha256_hex(std::as_bytes(std::span(made.text)));
+  made.windows = cut_windows(ids, made.protocol, first_token(first.tokenizer, made.protocol.name));
+  if (static_cast<std::size_t>(ranks) > made.windows.size())
+    fail(ErrorKind::kUsage, {fmt::format("{} ranks are more than the {} windows that they would share", ranks,
+                                         made.windows.size()),
+                             {},
+                             "--ranks",
+                             fmt::format("start {} or fewer, or score more windows", made.windows.size())});
+  made.engines.reserve(models.size());
   for (const LoadedModel& model : models) {
-    Engine& engine = engines.emplace_back(load_engine(model, backend, protocol.context, request));
+    Engine& engine = made.engines.emplace_back(load_engine(model, backend, made.protocol.context, request));
     log_kernels(engine);
     if (!request.lora.empty()) engine.adapt(open_adapter(model, request.lora));
   }
-  std::optional<Engine> reference;
   EvaluationRequest plain;
   plain.compute = request.compute;
-  if (against) reference = load_engine(*against, backend, protocol.context, plain);
+  if (against) made.against = load_engine(*against, backend, made.protocol.context, plain);
+  return made;
+}
 
-  Progress progress("eval-ppl", static_cast<double>(windows.size()));
+std::vector<Fact> evaluation_facts(const PreparedEvaluation& prepared, std::span<const LoadedModel> models,
+                                   const LoadedModel* against, const EvaluationRequest& request) {
+  const char* same = "start every rank with the same words";
+  std::string arithmetic = prepared.engines.front().backend().arithmetic();
+  if (request.early.count > 0)
+    arithmetic += fmt::format(", {} blocks {}", request.early.count, request.early.backend->arithmetic());
+  std::vector<Fact> facts = {
+      {"arithmetic", arithmetic, "use machines of one kind, or LLMQ_CPU_ISA=avx2 and --device cpu on all"},
+      {"measurement",
+       fmt::format("{}, {} windows, {}, head {}, KV cache {}, {} models", prepared.protocol.id(),
+                   prepared.windows.size(), compute_name(request.compute),
+                   request.head == HeadWeight::kStored ? "stored" : "int8", request.kv_cache_dtype,
+                   models.size()),
+       same},
+      {"text", prepared.text_sha256, same}};
+  const char* copy = "give every rank the same files";
+  DigestCache digests(system_io(), DigestCache::default_file());
+  const auto add = [&](const std::string& name, const Path& path) {
+    facts.push_back({name, digests.sha256(path), copy});
+  };
+  for (std::size_t i = 0; i < models.size(); ++i)
+    for (const InputFile& file : model_files(system_io(), models[i].checkpoint))
+      add(models.size() == 1 ? file.name : fmt::format("{} of model {}", file.name, i + 1), file.path);
+  if (against)
+    for (const InputFile& file : model_files(system_io(), against->checkpoint))
+      add(file.name + " of --against", file.path);
+  if (!request.lora.empty())
+    for (const Path& path : LoraAdapter::files(system_io(), request.lora))
+      add("adapter/" + path.filename().string(), path);
+  digests.save();
+  return facts;
+}
+
+std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const EvaluationRequest& request,
+                                       Ranks* ranks) {
+  const std::size_t all = prepared.windows.size();
+  const std::size_t mine = ranks ? (all + static_cast<std::size_t>(ranks->size() - 1 - ranks->rank())) /
+                                       static_cast<std::size_t>(ranks->size())
+                                 : all;
+  Progress progress("eval-ppl", static_cast<double>(mine));
   std::vector<Engine*> each;
-  for (Engine& engine : engines) each.push_back(&engine);
+  for (Engine& engine : prepared.engines) each.push_back(&engine);
   std::vector<PerplexityResult> results = evaluate_perplexities(
-      each, reference ? &*reference : nullptr, windows, [&](std::int64_t done, double ppl) {
+      each, prepared.against ? &*prepared.against : nullptr, prepared.windows,
+      [&](std::int64_t done, double ppl) {
         request.on_window();
-        progress.advance(1, fmt::format("window {}/{}", done, windows.size()),
-                         fmt::format("perplexity {:.4f}", ppl), done % 16 == 0);
-      });
-  const std::string digest = sha256_hex(std::as_bytes(std::span(text)));
+        progress.advance(1, fmt::format("window {}/{}", done, mine), fmt::format("perplexity {:.4f}", ppl),
+                         done % 16 == 0);
+      },
+      ranks);
   std::vector<Evaluation> evaluations;
-  for (std::size_t i = 0; i < engines.size(); ++i) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Engine& engine = prepared.engines[i];
     Evaluation& made = evaluations.emplace_back();
-    made = {engines[i].device_name(),
-            protocol.id(),
-            request.text,
-            digest,
-            std::move(results[i]),
-            kernels_json(engines[i]),
-            kv_cache_json(engines[i]),
-            {}};
-    if (rolling && made.result.scored_tokens == static_cast<std::int64_t>(ids.size()))
-      made.rates = text_rates(text, made.result);
+    made = {engine.device_name(),  prepared.protocol.id(), request.text,          prepared.text_sha256,
+            std::move(results[i]), kernels_json(engine),   kv_cache_json(engine), {}};
+    if (prepared.protocol.name == "lm-eval" && made.result.scored_tokens == prepared.tokens)
+      made.rates = text_rates(prepared.text, made.result);
   }
   return evaluations;
+}
+
+std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const LoadedModel* against,
+                                 const std::shared_ptr<Backend>& backend, const EvaluationRequest& request) {
+  PreparedEvaluation prepared = prepare_evaluation(models, against, backend, request);
+  return run_evaluation(prepared, request);
 }
 
 Evaluation evaluate(const LoadedModel& model, const LoadedModel* against,

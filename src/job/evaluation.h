@@ -11,6 +11,7 @@
 #include "evaluate/perplexity.h"
 #include "evaluate/text_rates.h"
 #include "job/loaded_model.h"
+#include "ranks/agreement.h"
 #include "runtime/engine.h"
 
 namespace llmq {
@@ -39,7 +40,32 @@ struct Evaluation {
   std::optional<TextRates> rates;  // where every token of the text was scored: lm-eval without --max-windows
 };
 
-// Each of `models` on the same tokens, those of the first one's tokenizer; the original runs once for all of
+// What is measured, as far as it can be known before: the text as windows, and the models as what runs them.
+// Refers to the models.
+struct PreparedEvaluation {
+  PerplexityProtocol protocol;
+  Path path;  // of the text
+  std::string text, text_sha256;
+  std::int64_t tokens = 0;  // of the text
+  std::vector<Window> windows;
+  std::vector<Engine> engines;
+  std::optional<Engine> against;
+};
+// Each of `models` on the same tokens, those of the first one's tokenizer. `against` may be null.
+// Error(kBadInput) where a tokenizer gives other tokens; Error(kUsage) where `ranks` are more than windows.
+PreparedEvaluation prepare_evaluation(std::span<const LoadedModel> models, const LoadedModel* against,
+                                      const std::shared_ptr<Backend>& backend,
+                                      const EvaluationRequest& request, int ranks = 1);
+// What ranks that share it have to have in common: arithmetic, what is asked, and the digest of every input,
+// which is remembered from run to run (io/digest_cache.h).
+std::vector<Fact> evaluation_facts(const PreparedEvaluation& prepared, std::span<const LoadedModel> models,
+                                   const LoadedModel* against, const EvaluationRequest& request);
+// Progress goes to the log; the original runs once for all models. `ranks` share the windows; null for this
+// process alone. Only rank 0 has evaluations.
+std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const EvaluationRequest& request,
+                                       Ranks* ranks = nullptr);
+
+// Both of them. Each of `models` on the same tokens, those of the first one's tokenizer; the original runs once for all of
 // them. `against` may be null. Progress goes to the log. Error(kBadInput) where a tokenizer gives other
 // tokens.
 std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const LoadedModel* against,

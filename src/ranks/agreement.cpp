@@ -101,6 +101,10 @@ Json verdict_of(const std::vector<RankBytes>& documents, const std::vector<Fact>
 
 }  // namespace
 
+std::string own_rank_text(const Ranks& ranks) {
+  return fmt::format("rank {} ({}) of {}", ranks.rank(), host_name(), ranks.size());
+}
+
 void begin_together(Ranks& ranks, const std::function<void()>& prepare,
                     const std::function<std::vector<Fact>()>& facts) {
   if (ranks.size() == 1) return prepare();

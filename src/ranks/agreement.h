@@ -25,6 +25,9 @@ class RanksRefused : public Error {
   using Error::Error;
 };
 
+// "rank 1 (node7) of 3"
+std::string own_rank_text(const Ranks& ranks);
+
 // prepare() on each rank, then facts(). Where either throws an Error, or facts differ from those of rank 0,
 // RanksRefused on all: an Error that all have as it is, else with the ranks that have it and their hosts. One
 // rank alone prepares, and is asked for no facts.

@@ -14,6 +14,7 @@
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/print.h"
+#include "tools/shared_evaluation.h"
 
 namespace llmq::tools {
 namespace {
@@ -96,7 +97,8 @@ Json evaluations_json(const EvalPplOptions& options, const std::vector<Evaluatio
   return Json::object({{"schema", "llmq.eval-ppl-models/1"}, {"models", std::move(list)}});
 }
 
-int run(EvalPplOptions& options, const GlobalOptions& globals) {
+int run(EvalPplOptions& options, const Session& session) {
+  const GlobalOptions& globals = session.globals;
   if ((options.max_delta || options.max_kl) && options.against.empty())
     fail(ErrorKind::kUsage, {"a difference needs something to differ from",
                              {},
@@ -112,16 +114,9 @@ int run(EvalPplOptions& options, const GlobalOptions& globals) {
   kv_type_of(options.request.kv_cache_dtype, options.request.compute);
   options.request.on_window = throw_if_interrupted;
   watch_signals();
-  std::vector<LoadedModel> models;
-  for (const std::string& model : options.models) models.push_back(open_model(system_io(), model));
-  std::optional<LoadedModel> against;
-  if (!options.against.empty()) against = open_model(system_io(), options.against);
-  const Placement placement =
-      placed(options.placement, globals, models.front().spec, DeviceUse::kCalibration);
-  options.request.early = placement.early;
-  options.request.further_members = placement.further_members;
   const std::vector<Evaluation> evaluations =
-      evaluate(models, against ? &*against : nullptr, placement.backend, options.request);
+      evaluate_together({options.models, options.against, options.placement, options.request}, session);
+  if (!session.is_first()) return 0;
   const Json document = evaluations_json(options, evaluations);
   write_gate_files(options.gate_files, document, false);
   if (globals.json) print_json(document);
@@ -188,9 +183,10 @@ void add_eval_ppl(CLI::App& app, Session& session) {
       ->type_name("K");
   add_gate_files(*command, options->gate_files);
   command->callback([options, &session] {
+    session.shares_work = true;
     session.run = [options, &session] {
-      return run_with_gate_files(options->gate_files, "eval-ppl",
-                                 [&] { return run(*options, session.globals); });
+      if (!session.is_first()) options->gate_files = {};
+      return run_with_gate_files(options->gate_files, "eval-ppl", [&] { return run(*options, session); });
     };
   });
 }

@@ -53,6 +53,12 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
          "Spans of the run as OTLP/JSON lines, added to this file: the command, each block, each request")
       ->group(group)
       ->type_name("FILE");
+  app.add_option("--ranks", globals.ranks,
+                 "Processes that share the work: auto, those that a launcher (mpirun, srun) started; none, "
+                 "this one alone; mpi, refused where no launcher is seen")
+      ->group(group)
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"auto", "none", "mpi"}));
   app.add_flag("--quiet", globals.quiet, "Errors only")->group(group);
   app.add_flag("-v,--verbose", globals.verbose, "More detail on stderr")->group(group);
 }

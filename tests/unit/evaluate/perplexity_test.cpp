@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/io.h"
 #include "model/open_checkpoint.h"
+#include "ranks/thread_ranks.h"
 #include "unit/runtime/tiny_model.h"
 
 namespace llmq {
@@ -192,6 +193,50 @@ TEST(Perplexity, OfSeveralModelsIsThatOfEachAlone) {
       EXPECT_EQ(together[i].against->reference_ppl, together[1].ppl) << "the twin is the original";
       EXPECT_EQ(together[i].against->reference_ppl_stderr, together[1].ppl_stderr);
     }
+  }
+}
+
+// Every digit of one process, from ranks that have two, one or three windows of unequal lengths.
+TEST(SpreadPerplexity, RanksFindWhatOneProcessFinds) {
+  constexpr std::int64_t kTokens = 40;
+  std::vector<Window> windows;
+  for (int i = 0; i < 5; ++i)
+    windows.push_back({some_ids(static_cast<int>(kTokens) - 5 * i, 2048), i % 2 == 0 ? 1 : 9});
+  const auto measure = [&](bool compared, Ranks* ranks) {
+    Engine rounded = open_model(kTokens, Compute::kBFloat16), twin = open_model(kTokens),
+           original = open_model(kTokens);
+    Engine* const both[] = {&rounded, &twin};
+    std::int64_t heard = 0;
+    auto results = evaluate_perplexities(
+        both, compared ? &original : nullptr, windows, [&](std::int64_t done, double) { heard = done; },
+        ranks);
+    const std::int64_t mine = ranks ? (5 - ranks->rank() + ranks->size() - 1) / ranks->size() : 5;
+    EXPECT_EQ(heard, mine) << "each rank has its share and no more";
+    return results;
+  };
+  for (const bool compared : {false, true}) {
+    const std::vector<PerplexityResult> alone = measure(compared, nullptr);
+    for (const int size : {1, 2, 3, 5})
+      run_as_ranks(size, [&](Ranks& ranks) {
+        const std::vector<PerplexityResult> shared = measure(compared, &ranks);
+        ASSERT_EQ(shared.size(), ranks.rank() == 0 ? 2u : 0u);
+        for (std::size_t i = 0; i < shared.size(); ++i) {
+          EXPECT_EQ(shared[i].ppl, alone[i].ppl) << size;
+          EXPECT_EQ(shared[i].mean_nll, alone[i].mean_nll);
+          EXPECT_EQ(shared[i].ppl_stderr, alone[i].ppl_stderr);
+          EXPECT_EQ(shared[i].windows, 5);
+          EXPECT_EQ(shared[i].scored_tokens, alone[i].scored_tokens);
+          EXPECT_EQ(shared[i].evaluated_tokens, alone[i].evaluated_tokens);
+          ASSERT_EQ(shared[i].against.has_value(), compared);
+          if (!compared) continue;
+          EXPECT_EQ(shared[i].against->kl_mean, alone[i].against->kl_mean);
+          EXPECT_EQ(shared[i].against->kl_stderr, alone[i].against->kl_stderr);
+          EXPECT_EQ(shared[i].against->kl_p99, alone[i].against->kl_p99);
+          EXPECT_EQ(shared[i].against->kl_max, alone[i].against->kl_max);
+          EXPECT_EQ(shared[i].against->top1_agreement, alone[i].against->top1_agreement);
+          EXPECT_EQ(shared[i].against->reference_ppl, alone[i].against->reference_ppl);
+        }
+      });
   }
 }
 

@@ -1,0 +1,141 @@
+#include "tools/ranked_run.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "ranks/agreement.h"
+#include "ranks/launcher.h"
+#include "ranks/mpi_ranks.h"
+#include "tools/interrupt.h"
+
+namespace llmq::tools {
+namespace {
+
+// Leaves without a word, since rank 0 has said it.
+struct SaidElsewhere {};
+
+// What every rank finds alike: rank 0 says it.
+[[noreturn]] void refuse_once(int rank, ErrorDetail detail) {
+  if (rank != 0) throw SaidElsewhere{};
+  fail(ErrorKind::kUsage, std::move(detail));
+}
+
+std::string started(const Launcher& launcher) {
+  return launcher.size == 0 ? launcher.name + " started this process"
+                            : fmt::format("{} started {} processes", launcher.name, launcher.size);
+}
+
+MpiPlugin opened_plugin(const Launcher& launcher) {
+  std::error_code no_proc;
+  const Path program = std::filesystem::read_symlink("/proc/self/exe", no_proc);
+  MpiPlugin plugin;
+  try {
+    plugin = open_mpi_plugin(plugin_places(program));
+  } catch (const Error& error) {
+    refuse_once(launcher.rank, error.detail());
+  }
+  if (plugin.table == nullptr)
+    refuse_once(launcher.rank,
+                {fmt::format("{}, and the plug-in by which they would share the work cannot be opened: {}",
+                             started(launcher), plugin.missing),
+                 {},
+                 "--ranks",
+                 "build it (cmake -DLLMQ_MPI=ON), name it in LLMQ_MPI_PLUGIN, or add --ranks none, by which "
+                 "each process works alone"});
+  return plugin;
+}
+
+// Which rank it was, and where; what ranks say arrives in one place.
+std::exception_ptr with_its_rank(const Error& error, const Ranks& ranks) {
+  ErrorDetail detail = error.detail();
+  detail.message = own_rank_text(ranks) + ": " + detail.message;
+  return std::make_exception_ptr(Error(error.kind(), detail));
+}
+
+// The exit code of what ended this rank's work alone, told.
+int told_of_a_rank(const Ranks& ranks, const std::function<int(std::exception_ptr)>& tell) {
+  try {
+    throw;
+  } catch (const Interrupted& interrupted) {
+    if (ranks.rank() == 0)
+      Log::get().error(
+          fmt::format("rank 0 of {} was told to end (signal {}), as launchers do where another "
+                      "rank has ended; run the same command again",
+                      ranks.size(), interrupted.signal));
+    return 128 + interrupted.signal;
+  } catch (const Error& error) {
+    return tell(with_its_rank(error, ranks));
+  } catch (...) {
+    return tell(std::current_exception());
+  }
+}
+
+int run_shared(Session& session, const Launcher& launcher, const std::function<int()>& run,
+               const std::function<int(std::exception_ptr)>& tell) {
+  const MpiPlugin plugin = opened_plugin(launcher);
+  MpiRanks ranks(*plugin.table, throw_if_interrupted);
+  if (launcher.size != 0 && ranks.size() != launcher.size) {
+    const std::string library = ranks.library();
+    ranks.finish();
+    refuse_once(
+        launcher.rank,
+        {fmt::format("{}, and its MPI ({}) sees {}: it was built for another MPI than this launcher's",
+                     started(launcher), library, ranks.size()),
+         plugin.path,
+         {},
+         "build the plug-in by the launcher's own MPI and name it in LLMQ_MPI_PLUGIN"});
+  }
+  if (ranks.rank() != 0) {
+    Log::get().set_verbosity(Verbosity::kQuiet);
+    session.globals.trace_file.clear();
+  }
+  session.ranks = &ranks;
+  try {
+    const int code = run();
+    ranks.finish();
+    return code;
+  } catch (const RanksRefused& refused) {
+    ranks.finish();
+    if (ranks.rank() == 0) throw;
+    return exit_code(refused.kind());
+  } catch (...) {
+    const int code = told_of_a_rank(ranks, tell);
+    std::fflush(nullptr);
+    ranks.abandon(code);
+    std::_Exit(code);
+  }
+}
+
+}  // namespace
+
+int run_in_ranks(Session& session, const std::string& command, const std::function<int()>& run,
+                 const std::function<int(std::exception_ptr)>& tell) {
+  const std::string& asked = session.globals.ranks;
+  const std::optional<Launcher> launcher = seen_launcher();
+  if (asked == "mpi" && !launcher)
+    fail(ErrorKind::kUsage,
+         {"no launcher started this process",
+          {},
+          "--ranks",
+          "start it by one, as in mpirun -n 4 llmq eval-ppl MODEL, or leave the flag out"});
+  if (asked == "none" || !launcher || (asked == "auto" && launcher->size == 1)) return run();
+  if (!session.shares_work && launcher->size == 0 && asked == "auto") return run();  // perhaps the only one
+  try {
+    if (!session.shares_work)
+      refuse_once(launcher->rank,
+                  {fmt::format("{}, and llmq {} does not share its work: each would do all of it",
+                               started(*launcher), command),
+                   {},
+                   "--ranks",
+                   "start one process; llmq eval-ppl is what several can share"});
+    return run_shared(session, *launcher, run, tell);
+  } catch (const SaidElsewhere&) {
+    return exit_code(ErrorKind::kUsage);
+  }
+}
+
+}  // namespace llmq::tools
