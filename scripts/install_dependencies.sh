@@ -8,7 +8,8 @@ packages_for() {
     build) echo cmake ninja-build g++ git libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libeigen3-dev libfmt-dev libssl-dev libre2-dev \
                 libonig-dev libutf8proc-dev libboost1.81-dev libgtest-dev libgmock-dev libbenchmark-dev ;;
     demo) echo python3 python3-pip unzip jq bsdextrautils ;;
-    interop) echo python3 python3-venv python3-pip python3-yaml python3-jsonschema jq unzip openssl skopeo valgrind ;;
+    interop) echo python3 python3-venv python3-pip python3-yaml python3-jsonschema jq unzip openssl skopeo valgrind \
+                  libopenmpi-dev openmpi-bin ;;
     fuzz) echo clang lld libclang-rt-14-dev ;;
     portable) echo g++-aarch64-linux-gnu qemu-user jq ;;
     deb) echo dpkg-dev file ;;

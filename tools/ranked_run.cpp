@@ -1,9 +1,11 @@
 #include "tools/ranked_run.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -15,8 +17,11 @@
 namespace llmq::tools {
 namespace {
 
-// Leaves without a word, since rank 0 has said it.
+// Leaves without a word, since rank 0 says it.
 struct SaidElsewhere {};
+
+// Launchers end a job with the first process that fails, so whoever has nothing to say lets rank 0 speak first.
+constexpr std::chrono::seconds kWaitForTheFirst{10};
 
 // What every rank finds alike: rank 0 says it.
 [[noreturn]] void refuse_once(int rank, ErrorDetail detail) {
@@ -25,8 +30,8 @@ struct SaidElsewhere {};
 }
 
 std::string started(const Launcher& launcher) {
-  return launcher.size == 0 ? launcher.name + " started this process"
-                            : fmt::format("{} started {} processes", launcher.name, launcher.size);
+  return launcher.size < 2 ? launcher.name + " started this process"
+                           : fmt::format("{} started {} processes", launcher.name, launcher.size);
 }
 
 MpiPlugin opened_plugin(const Launcher& launcher) {
@@ -96,11 +101,13 @@ int run_shared(Session& session, const Launcher& launcher, const std::function<i
   session.ranks = &ranks;
   try {
     const int code = run();
+    std::fflush(nullptr);  // before others end, and with them the job
     ranks.finish();
     return code;
   } catch (const RanksRefused& refused) {
+    if (ranks.rank() == 0) tell(std::current_exception());
+    std::fflush(nullptr);
     ranks.finish();
-    if (ranks.rank() == 0) throw;
     return exit_code(refused.kind());
   } catch (...) {
     const int code = told_of_a_rank(ranks, tell);
@@ -134,6 +141,7 @@ int run_in_ranks(Session& session, const std::string& command, const std::functi
                    "start one process; llmq eval-ppl is what several can share"});
     return run_shared(session, *launcher, run, tell);
   } catch (const SaidElsewhere&) {
+    std::this_thread::sleep_for(kWaitForTheFirst);
     return exit_code(ErrorKind::kUsage);
   }
 }

@@ -98,7 +98,7 @@ std::vector<Fact> evaluation_facts(const PreparedEvaluation& prepared, std::span
   std::vector<Fact> facts = {
       {"arithmetic", arithmetic, "use machines of one kind, or LLMQ_CPU_ISA=avx2 and --device cpu on all"},
       {"measurement",
-       fmt::format("{}, {} windows, {}, head {}, KV cache {}, {} models", prepared.protocol.id(),
+       fmt::format("{}, {} windows, {}, head {}, KV cache {}", prepared.protocol.id(),
                    prepared.windows.size(), compute_name(request.compute),
                    request.head == HeadWeight::kStored ? "stored" : "int8", request.kv_cache_dtype,
                    models.size()),

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Ranks under a real launcher: the digits of one process, one sentence where they cannot begin, no hang where one dies.
+
+    check_ranks.py BUILD SOURCE MPIEXEC       77: no MPI was found when BUILD was made, or its launcher starts nothing here
+
+MPIEXEC is the launcher of the MPI that the plug-in was built for. LLMQ_MPI_PLUGIN names another plug-in.
+"""
+import json, os, shutil, signal, subprocess, sys, tempfile, time
+
+build, source = (os.path.abspath(path) for path in sys.argv[1:3])
+mpiexec = sys.argv[3] if len(sys.argv) > 3 else ""
+program = os.path.join(build, "tools", "llmq")
+model = os.path.join(source, "tests", "models", "tinystories-656k")
+work = tempfile.mkdtemp()
+SECONDS = 120  # a run takes a second or two; what is waited for is no hang
+TAG = f"LLMQ_RANKS_CHECK={os.getpid()}"
+# More ranks than cores, as root, of one machine and without ssh: Open MPI asks for each of these by name; others do not look.
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+               "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_hwloc_base_binding_policy": "none",
+               "OMPI_MCA_plm_rsh_agent": "false", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+               "LLMQ_DIGEST_CACHE": os.path.join(work, "digests"), "CUDA_VISIBLE_DEVICES": "", TAG.split("=")[0]: TAG.split("=")[1]}
+
+
+def skip(why):
+    print(f"SKIPPED: {why}")
+    sys.exit(77)
+
+
+def expect(met, what, said=""):
+    print(("ok: " if met else "FAILED: ") + what, flush=True)
+    if not met:
+        print(said)
+        shutil.rmtree(work)
+        sys.exit(1)
+
+
+def run(words):
+    return subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+
+
+def job(*arguments, where=model):
+    windows = [] if "--max-windows" in arguments else ["--max-windows", "7"]
+    return [program, "eval-ppl", where, "--threads", "1", "--context", "64", *windows, *arguments]
+
+
+def ranks(count, *arguments):
+    return run([mpiexec, "-n", str(count), *job(*arguments)])
+
+
+def apart(*jobs):
+    """One rank for each, of words of its own."""
+    words = [mpiexec]
+    for number, each in enumerate(jobs):
+        words += ([":"] if number else []) + ["-n", "1", *each]
+    return run(words)
+
+
+def figures(document):
+    """What does not depend on how long it took and how much memory one process held."""
+    if isinstance(document, dict):
+        return {key: figures(value) for key, value in document.items() if key not in ("seconds", "tokens_per_second", "peak_rss_bytes")}
+    return [figures(value) for value in document] if isinstance(document, list) else document
+
+
+def said(result):
+    return result.stdout + result.stderr
+
+
+def sentences(result):
+    return [line for line in said(result).split("\n") if "llmq: " in line]
+
+
+def refused(result, *parts):
+    told = sentences(result)
+    return result.returncode == 2 and len(told) == 1 and all(part in told[0] for part in parts)
+
+
+if not os.path.isfile(os.path.join(build, "lib", "llmq", "libllmq_mpi.so")) or not mpiexec:
+    skip("no MPI was found when this was built (Debian: libopenmpi-dev and openmpi-bin), so nothing was shared by processes")
+try:
+    true = run([mpiexec, "-n", "2", "true"])
+except (OSError, subprocess.TimeoutExpired) as error:
+    skip(f"{mpiexec} does not start processes here: {error}")
+if true.returncode != 0:
+    skip(f"{mpiexec} does not start processes here: {said(true)}")
+
+# The digits of one process.
+rounded = os.path.join(work, "rounded")
+expect(run([program, "quantize", "--method", "rtn", "--model", model, "--output", rounded, "--quiet"]).returncode == 0, "a model to compare is there")
+for name, arguments in {"a perplexity": [], "a text to its end": ["--protocol", "lm-eval", "--text", os.path.join(source, "NOTICE"), "--max-windows", "0"],
+                        "two models and their divergence": [rounded, "--against", model]}.items():
+    alone = run(job("--json", *arguments))
+    expect(alone.returncode == 0, f"{name}: of one process", said(alone))
+    for count in (2, 3):
+        shared = ranks(count, "--json", *arguments)
+        expect(shared.returncode == 0, f"{name}: of {count} ranks", said(shared))
+        expect(figures(json.loads(shared.stdout)) == figures(json.loads(alone.stdout)), f"{name}: the digits of {count} ranks are those of one process",
+               alone.stdout + shared.stdout)
+alone, shared = run(job()), ranks(3)
+expect(shared.stdout.split("\n")[0] == alone.stdout.split("\n")[0], "what people read is said once, and alike", said(shared))
+expect(ranks(2, "--max-ppl", "3").returncode == 3, "a gate that is not met is exit 3")
+each = ranks(2, "--ranks", "none", "--json")
+expect(each.returncode == 0 and each.stdout.count('"schema": "llmq.eval-ppl/1"') == 2, "--ranks none: each works alone", said(each))
+
+# All begin or none, and one sentence says why.
+copy = os.path.join(work, "copy")
+shutil.copytree(model, copy)
+with open(os.path.join(copy, "config.json"), "a") as config:
+    config.write("\n")
+result = apart(job(), job(where=copy))
+expect(refused(result, "rank 1 (", "has another model/config.json than rank 0", "give every rank the same files"), "another file is named", said(result))
+nowhere = os.path.join(work, "nowhere")
+result = apart(job(), job(where=nowhere), job())
+expect(refused(result, nowhere, "rank 1 (", ") of 3 cannot begin: no such directory"), "a rank without the checkpoint is named", said(result))
+result = apart(job(where=nowhere), job(where=nowhere))
+expect(refused(result, nowhere) and "rank" not in sentences(result)[0], "what all lack is said once, as one process says it", said(result))
+result = apart(job(), job("--max-windows", "3"))
+expect(refused(result, "rank 1 (", "another measurement", "hf-64, 3 windows"), "another measurement is named", said(result))
+levels = json.loads(run([program, "--version", "--json"]).stdout)["cpu_levels"]
+if len(levels) > 1:
+    result = apart(["env", "LLMQ_CPU_ISA=" + levels[0], *job()], ["env", "LLMQ_CPU_ISA=" + levels[1], *job()])
+    expect(refused(result, "rank 1 (", "another arithmetic", levels[1]), "another CPU level is named", said(result))
+result = ranks(3, "--max-windows", "2")
+expect(refused(result, "3 ranks are more than the 2 windows"), "more ranks than windows are refused", said(result))
+result = run([mpiexec, "-n", "3", program, "inspect", model])
+expect(refused(result, "started 3 processes", "llmq inspect does not share its work"), "a command that does not share its work is refused", said(result))
+
+# One that fails or dies ends all, though the others wait for it.
+result = ranks(3, "--summary", "/dev/full")
+expect(result.returncode == 1 and len([line for line in sentences(result) if "/dev/full: rank 0 (" in line]) == 1, "a rank that fails ends all, by name", said(result))
+
+
+def rank_one():
+    """Its process, of this check."""
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/environ") as file:
+                variables = file.read().split("\0")
+            if TAG in variables and {"OMPI_COMM_WORLD_RANK=1", "PMI_RANK=1"} & set(variables) and os.readlink(f"/proc/{number}/exe") == program:
+                return int(number)
+        except OSError:  # it has ended, or is another's
+            continue
+    return None
+
+
+running = subprocess.Popen([mpiexec, "-n", "3", program, "eval-ppl", model, "--threads", "1", "--context", "512", "--progress", "plain"],
+                           env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+for line in running.stdout:
+    if "window 16/" in line:
+        break
+victim = rank_one()
+expect(victim is not None, "three ranks are at work")
+os.kill(victim, signal.SIGKILL)
+start = time.monotonic()
+try:
+    rest, _ = running.communicate(timeout=SECONDS)
+except subprocess.TimeoutExpired:
+    running.kill()
+    expect(False, f"a rank that is killed ends the job within {SECONDS} s")
+expect(running.returncode != 0 and "perplexity" not in [line.split(":")[0] for line in rest.split("\n")] and "scored tokens" not in rest,
+       f"a rank that is killed ends the job, here after {time.monotonic() - start:.1f} s, and nothing is reported", rest)
+
+# An installed tree has its plug-in where it was moved with it.
+tree = os.path.join(work, "tree")
+for component in ([], ["--component", "mpi"]):
+    subprocess.run(["cmake", "--install", build, "--prefix", tree, *component], check=True, stdout=subprocess.DEVNULL)
+    installed = os.path.isfile(os.path.join(tree, "lib/llmq/libllmq_mpi.so"))
+    expect(installed == bool(component), "the plug-in is installed " + ("with its component" if component else "by nobody who does not ask"))
+os.rename(tree, tree + "-moved")
+program = os.path.join(tree + "-moved", "bin", "llmq")
+shared = ranks(2, "--json")
+expect(shared.returncode == 0 and json.loads(shared.stdout)["windows"] == 7, "an installed program finds it", said(shared))
+shutil.rmtree(work)

@@ -1,0 +1,70 @@
+// `--ranks` as far as no MPI is needed: what is taken for a launcher, and what is refused. The variables are
+// those that launchers set; tests/cli/check_ranks.py has real ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/program.h"
+
+namespace llmq::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const Words kThreeOfOpenMpi = {"OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_RANK=0"};
+
+Words small_measurement(const Words& more = {}) {
+  Words words = {"eval-ppl", tinystories(), "--context", "32", "--max-windows", "2", "--quiet"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words with(Words environment, const std::string& variable) {
+  environment.push_back(variable);
+  return environment;
+}
+
+TEST(Ranks, MpiIsRefusedWithoutALauncher) {
+  const Outcome outcome = run_llmq(small_measurement({"--ranks", "mpi"}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("no launcher started this process"), HasSubstr("mpirun -n")));
+  EXPECT_EQ(run_llmq(small_measurement({"--ranks", "many"})).exit_code, 2);
+}
+
+TEST(Ranks, AMissingPluginIsNamed) {
+  const Outcome outcome =
+      run_llmq(small_measurement(), with(kThreeOfOpenMpi, "LLMQ_MPI_PLUGIN=/nowhere/libllmq_mpi.so"));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("mpirun of Open MPI started 3 processes"),
+                                 HasSubstr("/nowhere/libllmq_mpi.so"), HasSubstr("--ranks none")));
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST(Ranks, AFileThatIsNoPluginIsNamed) {
+  const Outcome outcome =
+      run_llmq(small_measurement({"--json"}), with(kThreeOfOpenMpi, "LLMQ_MPI_PLUGIN=libm.so.6"));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.json().at("message").as_string(), HasSubstr("it has no llmq_mpi_table"));
+}
+
+TEST(Ranks, OtherCommandsAreRefusedByName) {
+  for (const Words& words : {Words{"inspect", tinystories()}, Words{"tokenize", tinystories()}}) {
+    const Outcome outcome = run_llmq(words, kThreeOfOpenMpi);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("llmq " + words.front() + " does not share its work"),
+                                   HasSubstr("llmq eval-ppl is what several can share")));
+  }
+}
+
+// Neither asks for a plug-in: there is none at that place.
+TEST(Ranks, OneProcessIsAlone) {
+  const std::string nowhere = "LLMQ_MPI_PLUGIN=/nowhere/libllmq_mpi.so";
+  EXPECT_EQ(
+      run_llmq(small_measurement(), {nowhere, "OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0"}).exit_code,
+      0);
+  EXPECT_EQ(run_llmq(small_measurement(), {nowhere, "SLURM_NTASKS=4", "SLURM_PROCID=0"}).exit_code, 0);
+  EXPECT_EQ(run_llmq(small_measurement({"--ranks", "none"}), with(kThreeOfOpenMpi, nowhere)).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace llmq::testing
