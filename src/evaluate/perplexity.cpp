@@ -122,6 +122,10 @@ void compare_window(std::span<Engine* const> engines, Engine& against, const Win
   });
 }
 
+std::size_t scored_tokens(const Window& window) {
+  return window.tokens.size() - static_cast<std::size_t>(window.first_scored);
+}
+
 // Tallies of all windows from what the ranks found in theirs: rank by rank, of each its windows in turn, of
 // each the engines in turn.
 std::vector<Tally> tally_of_ranks(const std::vector<RankBytes>& found, std::span<const Window> windows,
@@ -132,7 +136,7 @@ std::vector<Tally> tally_of_ranks(const std::vector<RankBytes>& found, std::span
   std::vector<Tally> tallies(engines);
   for (std::size_t w = 0; w < windows.size(); ++w) {
     std::span<const TokenScore>& theirs = left[w % left.size()];
-    const std::size_t scored = windows[w].tokens.size() - static_cast<std::size_t>(windows[w].first_scored);
+    const std::size_t scored = scored_tokens(windows[w]);
     if (theirs.size() < engines * scored)
       fail(ErrorKind::kInternal, "rank {} scored too few tokens", w % left.size());
     for (Tally& tally : tallies) {
@@ -159,6 +163,8 @@ Divergence summarize(Tally& tally, double ppl) {
 }
 
 }  // namespace
+
+std::uint64_t shared_score_bytes(const Window& window) { return scored_tokens(window) * sizeof(TokenScore); }
 
 std::vector<PerplexityResult> evaluate_perplexities(
     std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,

@@ -55,6 +55,9 @@ struct PerplexityResult {
   std::optional<Divergence> against;
 };
 
+// What a rank sends of a window, for each engine.
+std::uint64_t shared_score_bytes(const Window& window);
+
 // Each of `engines` on the same windows. `against`: the original, run beside them once for all; null for
 // none. `on_window` (may be empty) hears the running perplexity of the first, over this rank's windows. The
 // seconds are those of all together. `ranks`: who shares the windows, each with engines of its own; null for

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
@@ -50,6 +51,14 @@ void must_fit(const LoadedModel& model, const char* argument, const LoadedModel&
   if (model.tokenizer.encode(text, special) != ids)
     fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + first.name,
                                 model.name, argument, "compare a model with the one it was made from"});
+}
+
+std::string shared_text(const PreparedEvaluation& prepared, const Ranks& ranks) {
+  std::uint64_t bytes = 0;
+  for (std::size_t w = 0; w < prepared.windows.size(); ++w)
+    if (w % static_cast<std::size_t>(ranks.size()) != 0) bytes += shared_score_bytes(prepared.windows[w]);
+  return fmt::format("{} ranks share {} windows; {} of scores come to rank 0", ranks.size(),
+                     prepared.windows.size(), bytes_text(bytes * prepared.engines.size()));
 }
 
 }  // namespace
@@ -128,6 +137,7 @@ std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const Evalu
   const std::size_t mine = ranks ? (all + static_cast<std::size_t>(ranks->size() - 1 - ranks->rank())) /
                                        static_cast<std::size_t>(ranks->size())
                                  : all;
+  if (ranks && ranks->size() > 1) Log::get().note(shared_text(prepared, *ranks));
   Progress progress("eval-ppl", static_cast<double>(mine));
   std::vector<Engine*> each;
   for (Engine& engine : prepared.engines) each.push_back(&engine);
