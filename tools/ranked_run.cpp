@@ -1,8 +1,10 @@
 #include "tools/ranked_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -54,6 +56,24 @@ MpiPlugin opened_plugin(const Launcher& launcher) {
   return plugin;
 }
 
+// Some of them end the process in MPI_Init where it was another's launcher that started it, in words of their own.
+bool cannot_be_of(const Launcher& launcher, const std::string& library) {
+  constexpr const char* kOthers[] = {"MPICH", "MVAPICH", "Intel(R) MPI"};
+  return launcher.name == kOpenMpiLauncher &&
+         std::any_of(std::begin(kOthers), std::end(kOthers),
+                     [&](auto* other) { return library.find(other) != std::string::npos; });
+}
+
+[[noreturn]] void refuse_another_mpi(const Launcher& launcher, const MpiPlugin& plugin,
+                                     const std::string& library) {
+  refuse_once(launcher.rank,
+              {fmt::format("{}, and this plug-in was built for another MPI than this launcher's: {}",
+                           started(launcher), library),
+               plugin.path,
+               {},
+               "build the plug-in by the launcher's own MPI and name it in LLMQ_MPI_PLUGIN"});
+}
+
 // Which rank it was, and where; what ranks say arrives in one place.
 std::exception_ptr with_its_rank(const Error& error, const Ranks& ranks) {
   ErrorDetail detail = error.detail();
@@ -82,17 +102,12 @@ int told_of_a_rank(const Ranks& ranks, const std::function<int(std::exception_pt
 int run_shared(Session& session, const Launcher& launcher, const std::function<int()>& run,
                const std::function<int(std::exception_ptr)>& tell) {
   const MpiPlugin plugin = opened_plugin(launcher);
+  const std::string library = library_text(*plugin.table);
+  if (cannot_be_of(launcher, library)) refuse_another_mpi(launcher, plugin, library);
   MpiRanks ranks(*plugin.table, throw_if_interrupted);
   if (launcher.size != 0 && ranks.size() != launcher.size) {
-    const std::string library = ranks.library();
     ranks.finish();
-    refuse_once(
-        launcher.rank,
-        {fmt::format("{}, and its MPI ({}) sees {}: it was built for another MPI than this launcher's",
-                     started(launcher), library, ranks.size()),
-         plugin.path,
-         {},
-         "build the plug-in by the launcher's own MPI and name it in LLMQ_MPI_PLUGIN"});
+    refuse_another_mpi(launcher, plugin, fmt::format("{}, which sees {}", library, ranks.size()));
   }
   if (ranks.rank() != 0) {
     Log::get().set_verbosity(Verbosity::kQuiet);

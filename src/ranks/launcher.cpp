@@ -11,7 +11,7 @@ struct KnownLauncher {
   const char *name, *size, *rank;
 };
 constexpr KnownLauncher kKnownLaunchers[] = {
-    {"mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {kOpenMpiLauncher, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
     {"mpiexec", "PMI_SIZE", "PMI_RANK"},
     {"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
 

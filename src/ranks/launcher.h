@@ -6,8 +6,10 @@
 
 namespace llmq {
 
+inline constexpr const char* kOpenMpiLauncher = "mpirun of Open MPI";
+
 struct Launcher {
-  std::string name;  // "mpirun of Open MPI"
+  std::string name;  // kOpenMpiLauncher, "mpiexec", "srun", ...
   int rank = 0;
   int size = 0;  // 0: it does not say
 };

@@ -38,6 +38,13 @@ MpiPlugin open_mpi_plugin(const std::vector<std::string>& places) {
   return taken_plugin(*table(), opened.path);
 }
 
+std::string library_text(const LlmqMpiTable& table) {
+  const std::string said = table.library();  // some say a page
+  std::string first = said.substr(0, said.find_first_of(",\n"));
+  std::replace(first.begin(), first.end(), '\t', ' ');
+  return first;
+}
+
 MpiRanks::MpiRanks(const LlmqMpiTable& table, std::function<void()> on_wait, std::size_t most)
     : table_(table), on_wait_(std::move(on_wait)), most_(most) {
   check(table_.begin(&MpiRanks::ask, this, &rank_, &size_));
@@ -105,11 +112,6 @@ std::vector<RankBytes> MpiRanks::gather(int owner, std::span<const std::byte> by
 }
 
 void MpiRanks::barrier() { check(table_.barrier()); }
-
-std::string MpiRanks::library() const {
-  const std::string said = table_.library();  // some say a page
-  return said.substr(0, said.find_first_of(",\n"));
-}
 
 void MpiRanks::finish() { check(table_.end()); }
 

@@ -25,6 +25,9 @@ MpiPlugin open_mpi_plugin(const std::vector<std::string>& places);
 // The same of what an opened file offers.
 MpiPlugin taken_plugin(const LlmqMpiTable& table, const std::string& path);
 
+// "Open MPI v4.1.4": the first clause of what its MPI says of itself; before it begins, too.
+std::string library_text(const LlmqMpiTable& table);
+
 class MpiRanks final : public Ranks {
  public:
   // Begins MPI, once in a process. `on_wait` is called while a verb waits and may throw to end it; then
@@ -41,9 +44,8 @@ class MpiRanks final : public Ranks {
   std::vector<RankBytes> gather(int owner, std::span<const std::byte> bytes) override;
   void barrier() override;
 
-  std::string library() const;  // "Open MPI v4.1.4"
-  void finish();                // of all ranks: MPI has ended, and no verb may follow
-  void abandon(int code);       // ends every rank of the job; returns only where MPI fails at that, too
+  void finish();           // of all ranks: MPI has ended, and no verb may follow
+  void abandon(int code);  // ends every rank of the job; returns only where MPI fails at that, too
 
   static constexpr std::size_t kMost = std::size_t{1} << 30;
 

@@ -84,6 +84,10 @@ except (OSError, subprocess.TimeoutExpired) as error:
 if true.returncode != 0:
     skip(f"{mpiexec} does not start processes here: {said(true)}")
 
+first = ranks(2, "--quiet")
+if "built for another MPI than this launcher's" in said(first) and said(first).count("Open MPI") == 1:  # of the two names in that sentence
+    skip(f"{mpiexec} is of another MPI than the plug-in: {said(first)}")
+
 # The digits of one process.
 rounded = os.path.join(work, "rounded")
 expect(run([program, "quantize", "--method", "rtn", "--model", model, "--output", rounded, "--quiet"]).returncode == 0, "a model to compare is there")
@@ -124,6 +128,10 @@ result = ranks(3, "--max-windows", "2")
 expect(refused(result, "3 ranks are more than the 2 windows"), "more ranks than windows are refused", said(result))
 result = run([mpiexec, "-n", "3", program, "inspect", model])
 expect(refused(result, "started 3 processes", "llmq inspect does not share its work"), "a command that does not share its work is refused", said(result))
+
+if "Open MPI" in said(run([mpiexec, "--version"])):  # as MPICH's launcher would start it: Open MPI sees a process of its own
+    result = subprocess.run(job(), env={**ENVIRONMENT, "PMI_SIZE": "2", "PMI_RANK": "0"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+    expect(refused(result, "mpiexec started 2 processes", "for another MPI", "which sees 1"), "a plug-in of another MPI than the launcher's is refused", said(result))
 
 # One that fails or dies ends all, though the others wait for it.
 result = ranks(3, "--summary", "/dev/full")
