@@ -22,8 +22,9 @@ namespace {
 // Leaves without a word, since rank 0 says it.
 struct SaidElsewhere {};
 
-// Launchers end a job with the first process that fails, so whoever has nothing to say lets rank 0 speak first.
-constexpr std::chrono::seconds kWaitForTheFirst{10};
+// Launchers end a job with the first process that fails, so whoever has nothing to say lets rank 0 speak
+// first.
+constexpr std::chrono::seconds kWaitForTheFirst{30};
 
 // What every rank finds alike: rank 0 says it.
 [[noreturn]] void refuse_once(int rank, ErrorDetail detail) {
@@ -56,7 +57,8 @@ MpiPlugin opened_plugin(const Launcher& launcher) {
   return plugin;
 }
 
-// Some of them end the process in MPI_Init where it was another's launcher that started it, in words of their own.
+// Some of them end the process in MPI_Init where it was another's launcher that started it, in words of
+// their own.
 bool cannot_be_of(const Launcher& launcher, const std::string& library) {
   constexpr const char* kOthers[] = {"MPICH", "MVAPICH", "Intel(R) MPI"};
   return launcher.name == kOpenMpiLauncher &&

@@ -16,7 +16,8 @@ struct AskedEvaluation {
   EvaluationRequest request;
 };
 
-// In the order of the models; on ranks but the first, nothing. Of several ranks all begin or none (RanksRefused).
+// In the order of the models; on ranks but the first, nothing. Of several ranks all begin or none
+// (RanksRefused).
 std::vector<Evaluation> evaluate_together(AskedEvaluation asked, const Session& session);
 
 }  // namespace llmq::tools

@@ -6,8 +6,8 @@
 //       share of equal arg-max
 //
 // Logits are made a few rows at a time and never stored for a window; sums are FP64 in token order, so the
-// same file gives the same digits at any batch or thread count. Ranks share windows: rank r of N has r, r + N,
-// ..., and rank 0 adds up what they found, in the order of one process. Protocols and measures in words:
+// same file gives the same digits at any batch or thread count. Ranks share windows: rank r of N has r, r +
+// N, ..., and rank 0 adds up what they found, in the order of one process. Protocols and measures in words:
 // docs/terms.md.
 #pragma once
 #include <cstdint>

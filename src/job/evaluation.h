@@ -65,9 +65,9 @@ std::vector<Fact> evaluation_facts(const PreparedEvaluation& prepared, std::span
 std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const EvaluationRequest& request,
                                        Ranks* ranks = nullptr);
 
-// Both of them. Each of `models` on the same tokens, those of the first one's tokenizer; the original runs once for all of
-// them. `against` may be null. Progress goes to the log. Error(kBadInput) where a tokenizer gives other
-// tokens.
+// Both of them. Each of `models` on the same tokens, those of the first one's tokenizer; the original runs
+// once for all of them. `against` may be null. Progress goes to the log. Error(kBadInput) where a tokenizer
+// gives other tokens.
 std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const LoadedModel* against,
                                  const std::shared_ptr<Backend>& backend, const EvaluationRequest& request);
 

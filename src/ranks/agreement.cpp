@@ -1,5 +1,6 @@
-// Each rank sends rank 0 a document {host, error or null, facts: [[name, value], ...]}; rank 0 answers with an
-// error or null. Documents and not structures, for ranks of different versions have to understand each other.
+// Each rank sends rank 0 a document {host, error or null, facts: [[name, value], ...]}; rank 0 answers with
+// an error or null. Documents and not structures, for ranks of different versions have to understand each
+// other.
 #include "ranks/agreement.h"
 
 #include <unistd.h>

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/disk/shared_library.h"
 #include "base/error.h"
-#include "base/shared_library.h"
 
 namespace llmq {
 

@@ -1,4 +1,5 @@
-// Ranks of MPI, by a plug-in that was built for the site's MPI (ranks/mpi/plugin.cpp); the program links none.
+// Ranks of MPI, by a plug-in that was built for the site's MPI (ranks/mpi/plugin.cpp); the program links
+// none.
 #pragma once
 #include <exception>
 #include <functional>

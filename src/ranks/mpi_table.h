@@ -1,8 +1,8 @@
 // What the MPI plug-in offers to the program: functions of C in a table with a version number. Neither side
 // sees a type of the other's, so that a program and a plug-in of different compilers understand each other.
 //
-// A function returns kMpiDone, kMpiFailed (then failure() has MPI's words) or kMpiStopped (`waiting` said so).
-// Counts are at most 2^31 - 1 bytes. All of them are called by the thread that called begin().
+// A function returns kMpiDone, kMpiFailed (then failure() has MPI's words) or kMpiStopped (`waiting` said
+// so). Counts are at most 2^31 - 1 bytes. All of them are called by the thread that called begin().
 #pragma once
 #include <cstdint>
 

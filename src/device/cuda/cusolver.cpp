@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/disk/shared_library.h"
 #include "base/error.h"
-#include "base/shared_library.h"
 #include "device/cuda/library_places.h"
 #include "device/cuda/runtime_memory.h"
 

@@ -1,6 +1,6 @@
-// Where a library of NVIDIA's that is opened when it is needed (base/shared_library.h) may lie: where NVIDIA's
-// own programs look for it (cuda.pathfinder): its wheels beside llmq's, conda, what the loader knows, the
-// toolkit.
+// Where a library of NVIDIA's that is opened when it is needed (base/disk/shared_library.h) may lie: where
+// NVIDIA's own programs look for it (cuda.pathfinder): its wheels beside llmq's, conda, what the loader
+// knows, the toolkit.
 #pragma once
 #include <string>
 #include <vector>

@@ -7,7 +7,7 @@
 #include <link.h>
 #include <stdlib.h>
 
-#include "base/shared_library.h"
+#include "base/disk/shared_library.h"
 #include "support/temporary_directory.h"
 
 namespace llmq {

@@ -16,8 +16,8 @@
 #include <system_error>
 #include <type_traits>
 
+#include "base/disk/shared_library.h"
 #include "base/error.h"
-#include "base/shared_library.h"
 #include "device/cuda/library_places.h"
 #include "device/cuda/runtime_memory.h"
 

@@ -1,4 +1,4 @@
-#include "base/shared_library.h"
+#include "base/disk/shared_library.h"
 
 #include <dlfcn.h>
 #include <fmt/ranges.h>
