@@ -36,6 +36,7 @@ struct Session {
   std::string command_line;  // as typed, for the report
   std::function<int()> run;  // set by the chosen command; returns the exit code
   bool shares_work = false;  // set by the chosen command, where several ranks may run it
+  bool only_prints = false;  // set by the chosen command: each of several processes may run all of it
   Ranks* ranks = nullptr;    // who shares it; null for this process alone
 
   bool is_first() const { return ranks == nullptr || ranks->rank() == 0; }  // who prints and writes

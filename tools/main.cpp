@@ -4,12 +4,12 @@
 
 #include <csignal>
 #include <iostream>
-#include <new>
 
 #include "base/disk/mapped_files.h"
 #include "base/disk/trace_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "ranks/agreement.h"
 #include "tools/command.h"
 #include "tools/flags/global_flags.h"
 #include "tools/help.h"
@@ -66,22 +66,10 @@ int told(const std::exception_ptr& failure, bool json) {
   } catch (const Interrupted& interrupted) {
     Log::get().error("interrupted; nothing was published, run the same command again");
     return 128 + interrupted.signal;
-  } catch (const Error& error) {
+  } catch (const std::exception& thrown) {
+    const Error error = as_error(thrown);
     print_error(error, json);
     return exit_code(error.kind());
-  } catch (const std::bad_alloc&) {
-    print_error(Error(ErrorKind::kResource,
-                      {"out of memory",
-                       {},
-                       {},
-                       "lower --threads or the calibration samples, or use a machine with more memory"}),
-                json);
-    return 1;
-  } catch (const std::exception& error) {
-    print_error(Error(ErrorKind::kInternal,
-                      {error.what(), {}, {}, "this is a defect of llmq: please report the command"}),
-                json);
-    return 1;
   }
 }
 

@@ -19,16 +19,18 @@
 namespace llmq::tools {
 namespace {
 
-// Leaves without a word, since rank 0 says it.
-struct SaidElsewhere {};
+// What rank 0 says.
+struct SaidElsewhere {
+  ErrorDetail detail;
+};
 
-// Launchers end a job with the first process that fails, so whoever has nothing to say lets rank 0 speak
-// first.
+// Launchers end a job with the first process that fails, so the others let rank 0 speak first. Whoever is
+// still there then has no rank 0 beside it, and says it itself.
 constexpr std::chrono::seconds kWaitForTheFirst{30};
 
 // What every rank finds alike: rank 0 says it.
 [[noreturn]] void refuse_once(int rank, ErrorDetail detail) {
-  if (rank != 0) throw SaidElsewhere{};
+  if (rank != 0) throw SaidElsewhere{std::move(detail)};
   fail(ErrorKind::kUsage, std::move(detail));
 }
 
@@ -73,7 +75,9 @@ bool cannot_be_of(const Launcher& launcher, const std::string& library) {
                            started(launcher), library),
                plugin.path,
                {},
-               "build the plug-in by the launcher's own MPI and name it in LLMQ_MPI_PLUGIN"});
+               fmt::format("build the plug-in by the launcher's own MPI and name it in LLMQ_MPI_PLUGIN, or "
+                           "add --ranks none where {} is of another launcher, further out",
+                           launcher.variable)});
 }
 
 // Which rank it was, and where; what ranks say arrives in one place.
@@ -94,10 +98,18 @@ int told_of_a_rank(const Ranks& ranks, const std::function<int(std::exception_pt
                       "rank has ended; run the same command again",
                       ranks.size(), interrupted.signal));
     return 128 + interrupted.signal;
-  } catch (const Error& error) {
-    return tell(with_its_rank(error, ranks));
+  } catch (const std::exception& error) {
+    return tell(with_its_rank(as_error(error), ranks));
+  }
+}
+
+// MPI's end after what was said; where that fails, the end of all.
+void finish_or_abandon(MpiRanks& ranks, int code) {
+  std::fflush(nullptr);
+  try {
+    ranks.finish();
   } catch (...) {
-    return tell(std::current_exception());
+    ranks.abandon(code);
   }
 }
 
@@ -108,8 +120,13 @@ int run_shared(Session& session, const Launcher& launcher, const std::function<i
   if (cannot_be_of(launcher, library)) refuse_another_mpi(launcher, plugin, library);
   MpiRanks ranks(*plugin.table, throw_if_interrupted);
   if (launcher.size != 0 && ranks.size() != launcher.size) {
-    ranks.finish();
-    refuse_another_mpi(launcher, plugin, fmt::format("{}, which sees {}", library, ranks.size()));
+    try {
+      ranks.finish();
+    } catch (const Error&) {  // the sentence that follows says more
+    }
+    refuse_another_mpi(launcher, plugin,
+                       fmt::format("{}, which sees {}, and {} says {}", library, ranks.size(),
+                                   launcher.variable, launcher.size));
   }
   if (ranks.rank() != 0) {
     Log::get().set_verbosity(Verbosity::kQuiet);
@@ -122,10 +139,10 @@ int run_shared(Session& session, const Launcher& launcher, const std::function<i
     ranks.finish();
     return code;
   } catch (const RanksRefused& refused) {
+    const int code = exit_code(refused.kind());
     if (ranks.rank() == 0) tell(std::current_exception());
-    std::fflush(nullptr);
-    ranks.finish();
-    return exit_code(refused.kind());
+    finish_or_abandon(ranks, code);
+    return code;
   } catch (...) {
     const int code = told_of_a_rank(ranks, tell);
     std::fflush(nullptr);
@@ -147,7 +164,8 @@ int run_in_ranks(Session& session, const std::string& command, const std::functi
           "--ranks",
           "start it by one, as in mpirun -n 4 llmq eval-ppl MODEL, or leave the flag out"});
   if (asked == "none" || !launcher || (asked == "auto" && launcher->size == 1)) return run();
-  if (!session.shares_work && launcher->size == 0 && asked == "auto") return run();  // perhaps the only one
+  if (!session.shares_work && asked == "auto" && (session.only_prints || launcher->size == 0))
+    return run();  // what spoils nothing, and what is perhaps the only one
   try {
     if (!session.shares_work)
       refuse_once(launcher->rank,
@@ -157,9 +175,9 @@ int run_in_ranks(Session& session, const std::string& command, const std::functi
                    "--ranks",
                    "start one process; llmq eval-ppl is what several can share"});
     return run_shared(session, *launcher, run, tell);
-  } catch (const SaidElsewhere&) {
+  } catch (const SaidElsewhere& said) {
     std::this_thread::sleep_for(kWaitForTheFirst);
-    return exit_code(ErrorKind::kUsage);
+    fail(ErrorKind::kUsage, said.detail);
   }
 }
 

@@ -7,13 +7,14 @@
 
 namespace llmq::tools {
 
-std::vector<Evaluation> evaluate_together(AskedEvaluation asked, const Session& session) {
-  EvaluationRequest& request = asked.request;
+std::vector<Evaluation> evaluate_together(const AskedEvaluation& asked, const Session& session) {
+  EvaluationRequest request;
   std::vector<LoadedModel> models;
   std::optional<LoadedModel> against;
   std::optional<PreparedEvaluation> prepared;
   const auto original = [&] { return against ? &*against : nullptr; };
   const auto prepare = [&](int ranks) {
+    request = asked.request();
     for (const std::string& model : asked.models) models.push_back(open_model(system_io(), model));
     if (!asked.against.empty()) against = open_model(system_io(), asked.against);
     const Placement placement =

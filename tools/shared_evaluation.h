@@ -1,5 +1,6 @@
 // Models measured on one text, by this process or by the ranks that share it.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,11 @@ struct AskedEvaluation {
   std::vector<std::string> models;
   std::string against;  // empty: none
   PlacementFlags placement;
-  EvaluationRequest request;
+  std::function<EvaluationRequest()> request;  // asked first; its Error(kUsage) is one of preparing
 };
 
 // In the order of the models; on ranks but the first, nothing. Of several ranks all begin or none
 // (RanksRefused).
-std::vector<Evaluation> evaluate_together(AskedEvaluation asked, const Session& session);
+std::vector<Evaluation> evaluate_together(const AskedEvaluation& asked, const Session& session);
 
 }  // namespace llmq::tools

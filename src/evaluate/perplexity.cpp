@@ -131,8 +131,11 @@ std::size_t scored_tokens(const Window& window) {
 std::vector<Tally> tally_of_ranks(const std::vector<RankBytes>& found, std::span<const Window> windows,
                                   std::size_t engines, bool compared) {
   std::vector<std::span<const TokenScore>> left;
-  for (const RankBytes& bytes : found)
+  for (const RankBytes& bytes : found) {
+    if (bytes.size() % sizeof(TokenScore) != 0)
+      fail(ErrorKind::kInternal, "rank {} sent a piece of a score", left.size());
     left.emplace_back(reinterpret_cast<const TokenScore*>(bytes.data()), bytes.size() / sizeof(TokenScore));
+  }
   std::vector<Tally> tallies(engines);
   for (std::size_t w = 0; w < windows.size(); ++w) {
     std::span<const TokenScore>& theirs = left[w % left.size()];
@@ -144,6 +147,8 @@ std::vector<Tally> tally_of_ranks(const std::vector<RankBytes>& found, std::span
       theirs = theirs.subspan(scored);
     }
   }
+  for (std::size_t rank = 0; rank < left.size(); ++rank)
+    if (!left[rank].empty()) fail(ErrorKind::kInternal, "rank {} scored too many tokens", rank);
   return tallies;
 }
 

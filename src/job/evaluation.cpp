@@ -107,10 +107,11 @@ std::vector<Fact> evaluation_facts(const PreparedEvaluation& prepared, std::span
   std::vector<Fact> facts = {
       {"arithmetic", arithmetic, "use machines of one kind, or LLMQ_CPU_ISA=avx2 and --device cpu on all"},
       {"measurement",
-       fmt::format("{}, {} windows, {}, head {}, KV cache {}", prepared.protocol.id(),
-                   prepared.windows.size(), compute_name(request.compute),
+       fmt::format("{}, {} windows, {}, head {}, KV cache {}, {} model{}, --against {}, --lora {}",
+                   prepared.protocol.id(), prepared.windows.size(), compute_name(request.compute),
                    request.head == HeadWeight::kStored ? "stored" : "int8", request.kv_cache_dtype,
-                   models.size()),
+                   models.size(), models.size() == 1 ? "" : "s", against ? "yes" : "no",
+                   request.lora.empty() ? "no" : "yes"),
        same},
       {"text", prepared.text_sha256, same}};
   const char* copy = "give every rank the same files";

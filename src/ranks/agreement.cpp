@@ -1,11 +1,13 @@
-// Each rank sends rank 0 a document {host, error or null, facts: [[name, value], ...]}; rank 0 answers with
-// an error or null. Documents and not structures, for ranks of different versions have to understand each
-// other.
+// Each rank sends rank 0 a document {host, error or null, facts: [[name, value, hint], ...]}; rank 0 answers
+// with an error or null. Documents and not structures, for ranks of different versions have to understand
+// each other.
 #include "ranks/agreement.h"
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <new>
 #include <optional>
 
 #include "base/json.h"
@@ -23,8 +25,9 @@ ErrorKind kind_named(const std::string& name) {
   return ErrorKind::kInternal;
 }
 
-Json refusal_json(ErrorKind kind, const ErrorDetail& detail) {
-  return Json::object({{"kind", kind_name(kind)},
+Json refusal_json(const Error& error) {
+  const ErrorDetail& detail = error.detail();
+  return Json::object({{"kind", kind_name(error.kind())},
                        {"message", detail.message},
                        {"file", detail.file},
                        {"where", detail.where},
@@ -69,38 +72,59 @@ std::optional<Json> refused_for_an_error(const std::vector<Json>& all) {
   return std::nullopt;
 }
 
-// The first fact in which a rank differs from rank 0.
-std::optional<Json> refused_for_a_difference(const std::vector<Json>& all, const std::vector<Fact>& facts) {
+// The value of the fact of that name.
+std::string value_in(const Json::Array& facts, const Json& name) {
+  const auto found =
+      std::find_if(facts.begin(), facts.end(), [&](const Json& fact) { return fact.items()[0] == name; });
+  return found == facts.end() ? "nothing of this name" : found->items()[1].as_string();
+}
+
+// The first fact in which a rank differs from rank 0; that one of them has more facts is a difference, too.
+std::optional<Json> refused_for_a_difference(const std::vector<Json>& all) {
+  const Json::Array& ours = all.front().at("facts").items();
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     const Json::Array& theirs = all[rank].at("facts").items();
-    for (std::size_t i = 0; i < facts.size(); ++i) {
-      const Json ours = Json::array({facts[i].name, facts[i].value});
-      if (i < theirs.size() && theirs[i] == ours) continue;
-      const std::string found = i < theirs.size() && theirs[i].items()[0] == Json(facts[i].name)
-                                    ? theirs[i].items()[1].as_string()
-                                    : "nothing of this name";
+    for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+      if (i < ours.size() && i < theirs.size() && ours[i] == theirs[i]) continue;
+      // Where rank 0's is there, but later, it is theirs that is too many.
+      const bool of_ours = i >= theirs.size() || (i < ours.size() && value_in(theirs, ours[i].items()[0]) !=
+                                                                         ours[i].items()[1].as_string());
+      const Json::Array& fact = (of_ours ? ours : theirs)[i].items();
       return refusal_json(
-          ErrorKind::kBadInput,
-          {fmt::format("{} has another {} than rank 0 ({}): {}, and not {}", ranks_text({rank}, all),
-                       facts[i].name, all.front().at("host").as_string(), found, facts[i].value),
-           {},
-           "--ranks",
-           facts[i].hint});
+          Error(ErrorKind::kBadInput,
+                {fmt::format("{} has another {} than rank 0 ({}): {}, and not {}", ranks_text({rank}, all),
+                             fact[0].as_string(), all.front().at("host").as_string(),
+                             value_in(theirs, fact[0]), value_in(ours, fact[0])),
+                 {},
+                 "--ranks",
+                 fact[2].as_string()}));
     }
   }
   return std::nullopt;
 }
 
-Json verdict_of(const std::vector<RankBytes>& documents, const std::vector<Fact>& facts) {
+Json verdict_of(const std::vector<RankBytes>& documents) {
   std::vector<Json> all;
   for (const RankBytes& bytes : documents)
     all.push_back(Json::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "a rank"));
   if (const auto refusal = refused_for_an_error(all)) return *refusal;
-  if (const auto refusal = refused_for_a_difference(all, facts)) return *refusal;
+  if (const auto refusal = refused_for_a_difference(all)) return *refusal;
   return {};
 }
 
 }  // namespace
+
+Error as_error(const std::exception& thrown) {
+  if (const auto* error = dynamic_cast<const Error*>(&thrown)) return *error;
+  if (dynamic_cast<const std::bad_alloc*>(&thrown))
+    return Error(ErrorKind::kResource,
+                 {"out of memory",
+                  {},
+                  {},
+                  "lower --threads or the calibration samples, or use a machine with more memory"});
+  return Error(ErrorKind::kInternal,
+               {thrown.what(), {}, {}, "this is a defect of llmq: please report the command"});
+}
 
 std::string own_rank_text(const Ranks& ranks) {
   return fmt::format("rank {} ({}) of {}", ranks.rank(), host_name(), ranks.size());
@@ -114,15 +138,18 @@ void begin_together(Ranks& ranks, const std::function<void()>& prepare,
   try {
     prepare();
     known = facts();
-  } catch (const Error& thrown) {
-    error = refusal_json(thrown.kind(), thrown.detail());
+  } catch (const std::runtime_error& thrown) {  // an Error is one
+    error = refusal_json(as_error(thrown));
+  } catch (const std::logic_error& thrown) {
+    error = refusal_json(as_error(thrown));
+  } catch (const std::bad_alloc& thrown) {
+    error = refusal_json(as_error(thrown));
   }
   Json list = Json::array();
-  for (const Fact& fact : known) list.push_back(Json::array({fact.name, fact.value}));
+  for (const Fact& fact : known) list.push_back(Json::array({fact.name, fact.value, fact.hint}));
   const std::string mine = Json::object({{"host", host_name()}, {"error", error}, {"facts", list}}).dump();
   const std::vector<RankBytes> documents = ranks.gather(0, std::as_bytes(std::span(mine)));
-  const std::string verdict =
-      broadcast_text(ranks, 0, ranks.rank() == 0 ? verdict_of(documents, known).dump() : "");
+  const std::string verdict = broadcast_text(ranks, 0, ranks.rank() == 0 ? verdict_of(documents).dump() : "");
   const Json refusal = Json::parse(verdict, "rank 0");
   if (refusal.is_null()) return;
   throw RanksRefused(kind_named(refusal.at("kind").as_string()),

@@ -3,6 +3,7 @@
 // Ranks whose bytes would differ without a word are found here: another version, another arithmetic, another
 // file behind the same name. Cost: one message of each rank, and whatever it costs to know the facts.
 #pragma once
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@ namespace llmq {
 
 // Something that every rank has to have in common.
 struct Fact {
-  std::string name;   // "version", "model/model.safetensors": the ranks' lists have the same names
+  std::string name;   // "version", "model/model.safetensors"; each is in a list once
   std::string value;  // compared as a whole
   std::string hint;   // what would do where it differs
 };
@@ -25,11 +26,15 @@ class RanksRefused : public Error {
   using Error::Error;
 };
 
+// What is no Error as one: std::bad_alloc of kind kResource, others of kInternal.
+Error as_error(const std::exception& thrown);
+
 // "rank 1 (node7) of 3"
 std::string own_rank_text(const Ranks& ranks);
 
-// prepare() on each rank, then facts(). Where either throws an Error, or facts differ from those of rank 0,
-// RanksRefused on all: an Error that all have as it is, else with the ranks that have it and their hosts. One
+// prepare() on each rank, then facts(). Where either throws an Error or one of the standard library's errors,
+// or a rank has other, more or fewer facts than rank 0, RanksRefused on all: an error that all have as it is,
+// else with the ranks that have it and their hosts. Other exceptions pass: a signal ends more than this. One
 // rank alone prepares, and is asked for no facts.
 void begin_together(Ranks& ranks, const std::function<void()>& prepare,
                     const std::function<std::vector<Fact>()>& facts);

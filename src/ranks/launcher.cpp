@@ -29,10 +29,10 @@ std::optional<int> number_of(const char* text) {
 std::optional<Launcher> seen_launcher(const std::function<const char*(const char*)>& variable) {
   for (const KnownLauncher& known : kKnownLaunchers) {
     const std::optional<int> size = number_of(variable(known.size)), rank = number_of(variable(known.rank));
-    if (size && rank && *size > 0) return Launcher{known.name, *rank, *size};
+    if (size && rank && *size > 0) return Launcher{known.name, *rank, *size, known.size};
   }
   if (const std::optional<int> rank = number_of(variable("PMIX_RANK")))
-    return Launcher{"a launcher that speaks PMIx", *rank, 0};
+    return Launcher{"a launcher that speaks PMIx", *rank, 0, "PMIX_RANK"};
   return std::nullopt;
 }
 

@@ -11,10 +11,11 @@ inline constexpr const char* kOpenMpiLauncher = "mpirun of Open MPI";
 struct Launcher {
   std::string name;  // kOpenMpiLauncher, "mpiexec", "srun", ...
   int rank = 0;
-  int size = 0;  // 0: it does not say
+  int size = 0;          // 0: it does not say
+  std::string variable;  // that was read: "PMI_SIZE"
 };
 
-// Looked for in this order, the innermost first:
+// The first of these that is set, whichever launcher started the other:
 //   OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_RANK   mpirun of Open MPI
 //   PMI_SIZE, PMI_RANK                           mpiexec of MPICH, Intel MPI and their kin; srun --mpi=pmi2
 //   SLURM_STEP_NUM_TASKS, SLURM_PROCID           srun. A batch script or an interactive shell has no such

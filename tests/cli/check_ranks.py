@@ -5,7 +5,7 @@
 
 MPIEXEC is the launcher of the MPI that the plug-in was built for. LLMQ_MPI_PLUGIN names another plug-in.
 """
-import json, os, shutil, signal, subprocess, sys, tempfile, time
+import json, os, re, shutil, signal, subprocess, sys, tempfile, time
 
 build, source = (os.path.realpath(path) for path in sys.argv[1:3])
 mpiexec = sys.argv[3] if len(sys.argv) > 3 else ""
@@ -23,6 +23,7 @@ ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_R
 
 def skip(why):
     print(f"SKIPPED: {why}")
+    shutil.rmtree(work)
     sys.exit(77)
 
 
@@ -34,11 +35,43 @@ def expect(met, what, said=""):
         sys.exit(1)
 
 
-def run(words):
+def of_this_check():
+    """The processes of this check that run the program, each with its variables."""
+    found = {}
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/environ") as file:
+                variables = file.read().split("\0")
+            if TAG in variables and os.readlink(f"/proc/{number}/exe") == program:
+                found[int(number)] = variables
+        except OSError:  # it has ended, or is another's
+            continue
+    return found
+
+
+def end(started):
+    """A launcher that hangs, and what it started."""
+    os.killpg(started.pid, signal.SIGKILL)
+    for number in of_this_check():  # launchers put ranks into sessions of their own
+        os.kill(number, signal.SIGKILL)
+    started.wait()
+
+
+def started(words, environment=ENVIRONMENT, errors=subprocess.PIPE):
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+
+
+def run(words, environment=ENVIRONMENT):
     """Again, up to twice, where mpirun says that a process ended without MPI_Finalize: it says so of processes that did not, too, when it was kept from
     a processor for the two seconds that a process waits for its answer. One that really ends so does it every time."""
     for _ in range(3):
-        result = subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+        process = started(words, environment)
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            end(process)
+            expect(False, f"{' '.join(words)} ends within {SECONDS} s")
+        result = subprocess.CompletedProcess(words, process.returncode, out, err)
         if "exiting improperly" not in result.stderr:
             break
         print("mpirun missed the end of a process: once more", flush=True)
@@ -86,7 +119,7 @@ if not os.path.isfile(os.path.join(build, "lib", "llmq", "libllmq_mpi.so")) or n
     skip("no MPI was found when this was built (Debian: libopenmpi-dev and openmpi-bin), so nothing was shared by processes")
 try:
     true = run([mpiexec, "-n", "2", "true"])
-except (OSError, subprocess.TimeoutExpired) as error:
+except OSError as error:
     skip(f"{mpiexec} does not start processes here: {error}")
 if true.returncode != 0:
     skip(f"{mpiexec} does not start processes here: {said(true)}")
@@ -102,7 +135,7 @@ for name, arguments in {"a perplexity": [], "a text to its end": ["--protocol", 
                         "two models and their divergence": [rounded, "--against", model]}.items():
     alone = run(job("--json", *arguments))
     expect(alone.returncode == 0, f"{name}: of one process", said(alone))
-    for count in (2, 3):
+    for count in (2, 3) if not arguments else (3,):
         shared = ranks(count, "--json", *arguments)
         expect(shared.returncode == 0, f"{name}: of {count} ranks", said(shared))
         expect(figures(json.loads(shared.stdout)) == figures(json.loads(alone.stdout)), f"{name}: the digits of {count} ranks are those of one process",
@@ -133,54 +166,65 @@ if len(levels) > 1:
     expect(refused(result, "rank 1 (", "another arithmetic", levels[1]), "another CPU level is named", said(result))
 result = ranks(3, "--max-windows", "2")
 expect(refused(result, "3 ranks are more than the 2 windows"), "more ranks than windows are refused", said(result))
-result = run([mpiexec, "-n", "3", program, "inspect", model])
-expect(refused(result, "started 3 processes", "llmq inspect does not share its work"), "a command that does not share its work is refused", said(result))
+result = apart(job(), job("--against", model))
+expect(refused(result, "rank 1 (", "another measurement", "--against yes", "and not hf-64, 7 windows", "--against no"), "more that only one rank is asked for is named", said(result))
+result = ranks(2, "--max-kl", "1")
+expect(refused(result, "--max-kl: a difference needs something to differ from") and " of 2" not in sentences(result)[0], "words that are wrong are said once", said(result))
+result = run([mpiexec, "-n", "2", program, "verify", model])
+expect(refused(result, "started 2 processes", "llmq verify does not share its work"), "a command that does not share its work is refused", said(result))
+result = run([mpiexec, "-n", "2", program, "inspect", model])
+expect(result.returncode == 0 and "--ranks" not in said(result), "a command that only prints does so", said(result))
 
 if "Open MPI" in said(run([mpiexec, "--version"])):  # as MPICH's launcher would start it: Open MPI sees a process of its own
-    result = subprocess.run(job(), env={**ENVIRONMENT, "PMI_SIZE": "2", "PMI_RANK": "0"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=SECONDS)
-    expect(refused(result, "mpiexec started 2 processes", "for another MPI", "which sees 1"), "a plug-in of another MPI than the launcher's is refused", said(result))
+    result = run(job(), {**ENVIRONMENT, "PMI_SIZE": "2", "PMI_RANK": "0"})
+    expect(refused(result, "mpiexec started 2 processes", "for another MPI", "which sees 1, and PMI_SIZE says 2"), "a plug-in of another MPI than the launcher's is refused", said(result))
 
 # One that fails or dies ends all, though the others wait for it.
 result = ranks(3, "--summary", "/dev/full")
 expect(result.returncode == 1 and len([line for line in sentences(result) if "/dev/full: rank 0 (" in line]) == 1, "a rank that fails ends all, by name", said(result))
 
 
-def rank_one():
-    """Its process, of this check."""
-    for number in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{number}/environ") as file:
-                variables = file.read().split("\0")
-            if TAG in variables and {"OMPI_COMM_WORLD_RANK=1", "PMI_RANK=1"} & set(variables) and os.readlink(f"/proc/{number}/exe") == program:
-                return int(number)
-        except OSError:  # it has ended, or is another's
-            continue
-    return None
-
-
-running = subprocess.Popen([mpiexec, "-n", "3", program, "eval-ppl", model, "--threads", "1", "--context", "512", "--progress", "plain"],
-                           env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+running = started([mpiexec, "-n", "3", program, "eval-ppl", model, "--threads", "1", "--context", "512", "--progress", "plain"], errors=subprocess.STDOUT)
 for line in running.stdout:
     if "window 16/" in line:
         break
-victim = rank_one()
-expect(victim is not None, "three ranks are at work")
-os.kill(victim, signal.SIGKILL)
+at_work = of_this_check()
+victims = [number for number, variables in at_work.items() if {"OMPI_COMM_WORLD_RANK=1", "PMI_RANK=1"} & set(variables)]
+if len(at_work) != 3 or len(victims) != 1:
+    end(running)
+    expect(False, f"three ranks are at work: {sorted(at_work)}, and one of them is rank 1: {victims}")
+os.kill(victims[0], signal.SIGKILL)
 start = time.monotonic()
 try:
     rest, _ = running.communicate(timeout=SECONDS)
 except subprocess.TimeoutExpired:
-    running.kill()
+    end(running)
     expect(False, f"a rank that is killed ends the job within {SECONDS} s")
-expect(running.returncode != 0 and "perplexity" not in [line.split(":")[0] for line in rest.split("\n")] and "scored tokens" not in rest,
+expect(running.returncode != 0 and "scored tokens" not in rest,
        f"a rank that is killed ends the job, here after {time.monotonic() - start:.1f} s, and nothing is reported", rest)
+while of_this_check() and time.monotonic() < start + SECONDS:
+    time.sleep(0.1)
+left = of_this_check()
+for number in left:
+    os.kill(number, signal.SIGKILL)
+expect(not left, "no rank outlives the job")
 
-# An installed tree has its plug-in where it was moved with it.
+
+def library_places(plugin):
+    """Where it looks for the site's MPI, beside where the system looks."""
+    told = subprocess.run(["readelf", "-d", plugin], env={**os.environ, "LC_ALL": "C"}, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return {place for places in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", told) for place in places.split(":") if place}
+
+
+# An installed tree has its plug-in where it was moved with it, and that finds the MPI that it was built for.
 tree = os.path.join(work, "tree")
 for component in ([], ["--component", "mpi"]):
     subprocess.run(["cmake", "--install", build, "--prefix", tree, *component], check=True, stdout=subprocess.DEVNULL)
     installed = os.path.isfile(os.path.join(tree, "lib/llmq/libllmq_mpi.so"))
     expect(installed == bool(component), "the plug-in is installed " + ("with its component" if component else "by nobody who does not ask"))
+if shutil.which("readelf"):
+    built, installed = (library_places(os.path.join(where, "lib/llmq/libllmq_mpi.so")) for where in (build, tree))
+    expect(built <= installed, f"the installed plug-in looks for its MPI in {sorted(built) or 'no place of its own'}", str(sorted(installed)))
 os.rename(tree, tree + "-moved")
 program = os.path.join(tree + "-moved", "bin", "llmq")
 shared = ranks(2, "--json")

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Words kThreeOfOpenMpi = {"OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_RANK=0"};
 
@@ -48,12 +49,35 @@ TEST(Ranks, AFileThatIsNoPluginIsNamed) {
 }
 
 TEST(Ranks, OtherCommandsAreRefusedByName) {
-  for (const Words& words : {Words{"inspect", tinystories()}, Words{"tokenize", tinystories()}}) {
+  for (const Words& words : {Words{"verify", tinystories()}, Words{"report", tinystories()},
+                             Words{"inspect", tinystories(), "--ranks", "mpi"}}) {
     const Outcome outcome = run_llmq(words, kThreeOfOpenMpi);
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("llmq " + words.front() + " does not share its work"),
                                    HasSubstr("llmq eval-ppl is what several can share")));
   }
+}
+
+// A script that one rank runs may ask for these, and they do no harm where all do.
+TEST(Ranks, CommandsThatOnlyPrintDoSoUnderALauncher) {
+  const Words second = {"OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_RANK=1"};
+  for (const Words& words : {Words{"inspect", tinystories()},
+                             Words{"tokenize", tinystories(), "--text", tinystories() + "/config.json"},
+                             Words{"diff", tinystories(), tinystories()}, Words{"estimate", tinystories()},
+                             Words{"completion", "bash"}, Words{"man"}, Words{"--version"}}) {
+    const Outcome outcome = run_llmq(words, second), alone = run_llmq(words);
+    EXPECT_EQ(outcome.exit_code, alone.exit_code) << words.front() << outcome.err;
+    EXPECT_THAT(outcome.err, Not(HasSubstr("--ranks"))) << words.front();
+    EXPECT_NE(outcome.out, "") << words.front();
+  }
+}
+
+// A process that is nobody's rank, and has a rank's variables: it waits for rank 0, and is not silent then.
+TEST(Ranks, WhoeverHasNoFirstBesideItSaysItItself) {
+  const Outcome outcome =
+      run_llmq({"verify", tinystories()}, {"OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_RANK=1"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("llmq verify does not share its work"));
 }
 
 // Neither asks for a plug-in: there is none at that place.

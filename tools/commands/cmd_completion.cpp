@@ -16,6 +16,7 @@ void add_completion(CLI::App& app, Session& session) {
       ->check(CLI::IsMember({"bash", "zsh", "fish"}))
       ->type_name("");
   command->callback([&app, &session, shell] {
+    session.only_prints = true;
     session.run = [&app, shell] {
       std::cout << (*shell == "bash"  ? bash_completion(app)
                     : *shell == "zsh" ? zsh_completion(app)
@@ -28,6 +29,7 @@ void add_completion(CLI::App& app, Session& session) {
 void add_man(CLI::App& app, Session& session) {
   CLI::App* command = declare_command(app, "man", "Print the manual page", "  llmq man | man -l -\n");
   command->callback([&app, &session] {
+    session.only_prints = true;
     session.run = [&app] {
       std::cout << man_page(app, version_text());
       return 0;

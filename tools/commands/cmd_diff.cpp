@@ -50,6 +50,7 @@ void add_diff(CLI::App& app, Session& session) {
   command->add_option("a", options->a, "One checkpoint")->required()->type_name("");
   command->add_option("b", options->b, "The other")->required()->type_name("");
   command->callback([options, &session] {
+    session.only_prints = true;
     session.run = [options, &session] {
       const CheckpointDiff difference = diff(system_io(), options->a, options->b);
       if (session.globals.json)

@@ -117,8 +117,10 @@ void add_estimate(CLI::App& app, Session& session) {
       ->type_name("NAME");
   command->add_option("--html", options->html, "Write a page with the figures and a roofline, too")
       ->type_name("FILE");
-  command->callback(
-      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->callback([options, &session] {
+    session.only_prints = options->html.empty();
+    session.run = [options, &session] { return run(*options, session.globals); };
+  });
 }
 
 }  // namespace llmq::tools

@@ -97,8 +97,8 @@ Json evaluations_json(const EvalPplOptions& options, const std::vector<Evaluatio
   return Json::object({{"schema", "llmq.eval-ppl-models/1"}, {"models", std::move(list)}});
 }
 
-int run(EvalPplOptions& options, const Session& session) {
-  const GlobalOptions& globals = session.globals;
+// What is measured, of words that need no model to be refused.
+EvaluationRequest checked_request(EvalPplOptions& options, const GlobalOptions& globals) {
   if ((options.max_delta || options.max_kl) && options.against.empty())
     fail(ErrorKind::kUsage, {"a difference needs something to differ from",
                              {},
@@ -113,9 +113,15 @@ int run(EvalPplOptions& options, const Session& session) {
   options.request.compute = chosen_compute(globals, Compute::kFloat32);
   kv_type_of(options.request.kv_cache_dtype, options.request.compute);
   options.request.on_window = throw_if_interrupted;
+  return options.request;
+}
+
+int run(EvalPplOptions& options, const Session& session) {
+  const GlobalOptions& globals = session.globals;
   watch_signals();
-  const std::vector<Evaluation> evaluations =
-      evaluate_together({options.models, options.against, options.placement, options.request}, session);
+  const std::vector<Evaluation> evaluations = evaluate_together(
+      {options.models, options.against, options.placement, [&] { return checked_request(options, globals); }},
+      session);
   if (!session.is_first()) return 0;
   const Json document = evaluations_json(options, evaluations);
   write_gate_files(options.gate_files, document, false);

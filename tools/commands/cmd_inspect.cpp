@@ -94,8 +94,10 @@ void add_inspect(CLI::App& app, Session& session) {
   command->add_option("path", options->path, "Checkpoint to look at")->required()->type_name("");
   command->add_flag("--tensors", options->tensors, "List every tensor");
   command->add_flag("--quality", options->quality, "List every quantized module with its scheme and error");
-  command->callback(
-      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->callback([options, &session] {
+    session.only_prints = true;
+    session.run = [options, &session] { return run(*options, session.globals); };
+  });
 }
 
 }  // namespace llmq::tools

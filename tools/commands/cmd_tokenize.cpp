@@ -143,8 +143,10 @@ void add_tokenize(CLI::App& app, Session& session) {
                    "Render this chat (JSON: messages, or an object with messages, tools ...) with the "
                    "model's template")
       ->type_name("FILE");
-  command->callback(
-      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->callback([options, &session] {
+    session.only_prints = true;
+    session.run = [options, &session] { return run(*options, session.globals); };
+  });
 }
 
 }  // namespace llmq::tools

@@ -37,15 +37,18 @@ int done_or_failed(int code) {
 
 // Until the request is done. One that was stopped stays open: what follows is abandon().
 int wait_for(int code, MPI_Request& request) {
-  for (int tries = 0; code == MPI_SUCCESS; ++tries) {
+  int tries = 0;
+  while (code == MPI_SUCCESS) {
     int done = 0;
     code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (code == MPI_SUCCESS && done) return kMpiDone;
     if (waiting(waiting_context) != 0) return kMpiStopped;
-    if (tries < kTriesBeforeSleep)
+    if (tries < kTriesBeforeSleep) {  // and no further: a rank may wait for days
+      ++tries;
       sched_yield();
-    else
+    } else {
       nanosleep(&kSleep, nullptr);
+    }
   }
   return done_or_failed(code);
 }

@@ -240,6 +240,28 @@ TEST(SpreadPerplexity, RanksFindWhatOneProcessFinds) {
   }
 }
 
+// What the beginning should have refused is no figure: rank 1 has another share than rank 0 takes it to have.
+TEST(SpreadPerplexity, AnotherShareIsNoFigure) {
+  constexpr std::int64_t kTokens = 12;
+  const auto error_where_rank_1_has = [&](std::size_t count) {
+    try {
+      run_as_ranks(2, [&](Ranks& ranks) {
+        Engine engine = open_model(kTokens);
+        Engine* const one = &engine;
+        const std::vector<Window> windows(ranks.rank() == 1 ? count : 4,
+                                          {some_ids(static_cast<int>(kTokens), 2048), 1});
+        evaluate_perplexities(std::span(&one, 1), nullptr, windows, {}, &ranks);
+      });
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_where_rank_1_has(4), "no error");
+  EXPECT_EQ(error_where_rank_1_has(6), "rank 1 scored too many tokens");
+  EXPECT_EQ(error_where_rank_1_has(3), "rank 1 scored too few tokens");
+}
+
 TEST(Perplexity, AnotherVocabularyIsRefused) {
   Engine engine = open_model(48);
   const testing::TinyModel tiny;

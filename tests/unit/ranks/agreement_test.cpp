@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
+#include <filesystem>
+#include <new>
+#include <stdexcept>
 
 #include "ranks/thread_ranks.h"
 
@@ -78,6 +80,27 @@ TEST(Agreement, TheFirstDifferenceIsTold) {
   EXPECT_THAT(told(2, beginning).front(), HasSubstr("nothing of this name, and not abc"));
 }
 
+TEST(Agreement, AFactMoreIsADifference) {
+  Beginning beginning;
+  const auto more_of = [&](int which, bool last) {
+    beginning.facts = [=](int rank) {
+      std::vector<Fact> facts = some_facts("1", "abc");
+      if (rank == which)
+        facts.insert(last ? facts.end() : facts.begin() + 1, {"added.json", "def", "leave it out"});
+      return facts;
+    };
+    return told(3, beginning);
+  };
+  for (const bool last : {true, false}) {
+    EXPECT_THAT(more_of(1, last),
+                Each(AllOf(HasSubstr("rank 1 ("), HasSubstr("another added.json than rank 0"),
+                           HasSubstr("def, and not nothing of this name; leave it out"))));
+    EXPECT_THAT(more_of(0, last),
+                Each(AllOf(HasSubstr("rank 1 ("), HasSubstr("another added.json than rank 0"),
+                           HasSubstr("nothing of this name, and not def; leave it out"))));
+  }
+}
+
 TEST(Agreement, AnErrorOfOneIsToldWithItsRank) {
   Beginning beginning;
   beginning.prepare = [](int rank) {
@@ -88,6 +111,44 @@ TEST(Agreement, AnErrorOfOneIsToldWithItsRank) {
   EXPECT_THAT(words.front(),
               AllOf(HasSubstr("i/o: /data/model: config.json: ranks 1 ("), HasSubstr(" and 2 ("),
                     HasSubstr(") of 3 cannot begin: no such file; copy it there")));
+}
+
+// Not only ours: no memory, a file system that fails.
+TEST(Agreement, AnErrorOfTheStandardLibraryIsOneOfItsRank) {
+  Beginning beginning;
+  beginning.prepare = [](int rank) {
+    if (rank == 1) throw std::bad_alloc();
+  };
+  EXPECT_THAT(told(3, beginning),
+              Each(AllOf(HasSubstr("resource: "), HasSubstr("rank 1 ("),
+                         HasSubstr(") of 3 cannot begin: out of memory; lower --threads"))));
+  beginning.prepare = [](int rank) {
+    if (rank == 2) throw std::filesystem::filesystem_error("cannot stat", std::error_code());
+  };
+  EXPECT_THAT(told(3, beginning), Each(AllOf(HasSubstr("internal: "), HasSubstr("rank 2 ("),
+                                             HasSubstr(") of 3 cannot begin: "), HasSubstr("cannot stat"))));
+  beginning.prepare = [](int) { throw std::out_of_range("at 7"); };
+  EXPECT_THAT(told(2, beginning), Each(HasSubstr("internal: at 7; this is a defect")));
+}
+
+// A signal is no reason not to begin: whoever catches it ends the job.
+TEST(Agreement, WhatIsNoErrorPasses) {
+  struct Signal : std::exception {};
+  bool passed = false;
+  EXPECT_ANY_THROW(run_as_ranks(2, [&](Ranks& ranks) {
+    try {
+      begin_together(
+          ranks,
+          [&] {
+            if (ranks.rank() == 1) throw Signal();
+          },
+          [] { return std::vector<Fact>(); });
+    } catch (const Signal&) {
+      passed = true;
+      throw;
+    }
+  }));
+  EXPECT_TRUE(passed);
 }
 
 TEST(Agreement, AnErrorOfAllIsToldAsItIs) {

@@ -15,7 +15,9 @@ std::string seen(const Variables& variables) {
     const auto at = variables.find(name);
     return at == variables.end() ? nullptr : at->second.c_str();
   });
-  return found ? found->name + " " + std::to_string(found->rank) + "/" + std::to_string(found->size) : "none";
+  if (!found) return "none";
+  EXPECT_TRUE(variables.count(found->variable)) << found->variable;
+  return found->name + " " + std::to_string(found->rank) + "/" + std::to_string(found->size);
 }
 
 TEST(Launcher, EachIsKnownByItsVariables) {
@@ -27,12 +29,18 @@ TEST(Launcher, EachIsKnownByItsVariables) {
 }
 
 // mpirun in an allocation starts its daemons by srun, and what it starts inherits their numbers.
-TEST(Launcher, TheInnermostCounts) {
+TEST(Launcher, TheFirstOfTheTableCounts) {
   EXPECT_EQ(seen({{"SLURM_STEP_NUM_TASKS", "2"},
                   {"SLURM_PROCID", "1"},
                   {"OMPI_COMM_WORLD_SIZE", "6"},
                   {"OMPI_COMM_WORLD_RANK", "4"}}),
             "mpirun of Open MPI 4/6");
+  EXPECT_EQ(seen({{"PMI_SIZE", "2"},
+                  {"PMI_RANK", "1"},
+                  {"OMPI_COMM_WORLD_SIZE", "6"},
+                  {"OMPI_COMM_WORLD_RANK", "4"}}),
+            "mpirun of Open MPI 4/6")
+      << "though mpiexec may be the inner one";
 }
 
 TEST(Launcher, AnAllocationIsNone) {
