@@ -40,7 +40,7 @@ FAULTS = [
           [("llmq_unit_ranks", "Agreement.ADifference*")]),
     Fault("more-facts-begin", "src/ranks/agreement.cpp", "std::max(ours.size(), theirs.size())", "std::min(theirs.size(), ours.size())",
           [("llmq_unit_ranks", "Agreement.AFactMore*")]),
-    Fault("what-is-too-many-is-not-told", "src/ranks/agreement.cpp", "(of_ours ? ours : theirs)[i].items()", "(i < ours.size() ? ours : theirs)[i].items()",
+    Fault("what-is-too-many-is-not-told", "src/ranks/agreement.cpp", "value_in(theirs, ours[i].items()[0]) !=", '"" !=',
           [("llmq_unit_ranks", "Agreement.AFactMore*")]),
     Fault("no-memory-is-a-defect", "src/ranks/agreement.cpp", "if (dynamic_cast<const std::bad_alloc*>(&thrown))", "if (dynamic_cast<const std::bad_exception*>(&thrown))",
           [("llmq_unit_ranks", "Agreement.AnErrorOfTheStandard*")]),
