@@ -66,8 +66,8 @@ int told(const std::exception_ptr& failure, bool json) {
   } catch (const Interrupted& interrupted) {
     Log::get().error("interrupted; nothing was published, run the same command again");
     return 128 + interrupted.signal;
-  } catch (const std::exception& thrown) {
-    const Error error = as_error(thrown);
+  } catch (const std::exception&) {
+    const Error error = as_error(std::current_exception());
     print_error(error, json);
     return exit_code(error.kind());
   }

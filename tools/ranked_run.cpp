@@ -98,8 +98,8 @@ int told_of_a_rank(const Ranks& ranks, const std::function<int(std::exception_pt
                       "rank has ended; run the same command again",
                       ranks.size(), interrupted.signal));
     return 128 + interrupted.signal;
-  } catch (const std::exception& error) {
-    return tell(with_its_rank(as_error(error), ranks));
+  } catch (const std::exception&) {
+    return tell(with_its_rank(as_error(std::current_exception()), ranks));
   }
 }
 

@@ -114,16 +114,21 @@ Json verdict_of(const std::vector<RankBytes>& documents) {
 
 }  // namespace
 
-Error as_error(const std::exception& thrown) {
-  if (const auto* error = dynamic_cast<const Error*>(&thrown)) return *error;
-  if (dynamic_cast<const std::bad_alloc*>(&thrown))
+Error as_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
     return Error(ErrorKind::kResource,
                  {"out of memory",
                   {},
                   {},
                   "lower --threads or the calibration samples, or use a machine with more memory"});
-  return Error(ErrorKind::kInternal,
-               {thrown.what(), {}, {}, "this is a defect of llmq: please report the command"});
+  } catch (const std::exception& error) {
+    return Error(ErrorKind::kInternal,
+                 {error.what(), {}, {}, "this is a defect of llmq: please report the command"});
+  }
 }
 
 std::string own_rank_text(const Ranks& ranks) {
@@ -138,12 +143,12 @@ void begin_together(Ranks& ranks, const std::function<void()>& prepare,
   try {
     prepare();
     known = facts();
-  } catch (const std::runtime_error& thrown) {  // an Error is one
-    error = refusal_json(as_error(thrown));
-  } catch (const std::logic_error& thrown) {
-    error = refusal_json(as_error(thrown));
-  } catch (const std::bad_alloc& thrown) {
-    error = refusal_json(as_error(thrown));
+  } catch (const std::runtime_error&) {  // an Error is one
+    error = refusal_json(as_error(std::current_exception()));
+  } catch (const std::logic_error&) {
+    error = refusal_json(as_error(std::current_exception()));
+  } catch (const std::bad_alloc&) {
+    error = refusal_json(as_error(std::current_exception()));
   }
   Json list = Json::array();
   for (const Fact& fact : known) list.push_back(Json::array({fact.name, fact.value, fact.hint}));

@@ -27,7 +27,7 @@ class RanksRefused : public Error {
 };
 
 // What is no Error as one: std::bad_alloc of kind kResource, others of kInternal.
-Error as_error(const std::exception& thrown);
+Error as_error(const std::exception_ptr& thrown);
 
 // "rank 1 (node7) of 3"
 std::string own_rank_text(const Ranks& ranks);

@@ -42,7 +42,7 @@ FAULTS = [
           [("llmq_unit_ranks", "Agreement.AFactMore*")]),
     Fault("what-is-too-many-is-not-told", "src/ranks/agreement.cpp", "value_in(theirs, ours[i].items()[0]) !=", '"" !=',
           [("llmq_unit_ranks", "Agreement.AFactMore*")]),
-    Fault("no-memory-is-a-defect", "src/ranks/agreement.cpp", "if (dynamic_cast<const std::bad_alloc*>(&thrown))", "if (dynamic_cast<const std::bad_exception*>(&thrown))",
+    Fault("no-memory-is-a-defect", "src/ranks/agreement.cpp", "} catch (const std::bad_alloc&) {\n    return Error", "} catch (const std::bad_exception&) {\n    return Error",
           [("llmq_unit_ranks", "Agreement.AnErrorOfTheStandard*")]),
     Fault("another-library-has-no-rank", "src/ranks/agreement.cpp", "catch (const std::runtime_error& thrown)", "catch (const Error& thrown)",
           [("llmq_unit_ranks", "Agreement.AnErrorOfTheStandard*")]),

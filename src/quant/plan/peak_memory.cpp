@@ -28,11 +28,9 @@ constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
 // Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while
 // it is read (300 to 510).
 constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
-// of a GGUF: pieces, merges, their bytes
-constexpr std::uint64_t kVocabularyBytes = 200;
+constexpr std::uint64_t kVocabularyBytes = 200;  // of a GGUF: pieces, merges, their bytes
 
-// A chunk's sum on the device: the backend keeps a small one, of a large one only what lies above the
-// diagonal is touched.
+// A chunk's sum on the device: a small one is kept, of a large one what lies above the diagonal is touched.
 std::uint64_t kept_square(std::uint64_t k) { return is_recycled(k * k * 4) ? k * k * 4 : 0; }
 std::uint64_t chunk_square(std::uint64_t k) { return is_recycled(k * k * 4) ? 0 : k * k * 2; }
 
@@ -83,9 +81,9 @@ std::vector<std::vector<MemoryItem>> PeakMemory::rounded() const {
   std::uint64_t largest = largest_of_tower_;
   for (const BlockSpec& block : spec_.blocks)
     for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
-  const MemoryItem rounding = {"program while it computes", kComputingBytes};
-  return {reading(), with_base({rounding, {"band of a tensor as it is copied", largest_band_}}),
-          with_base({rounding,
+  const MemoryItem program = {"program while it computes", kComputingBytes};
+  return {reading(), with_base({program, {"band of a tensor as it is copied", largest_band_}}),
+          with_base({program,
                      {"one linear in FP32, and its codes", largest * 5},
                      written_meanwhile(),
                      {"stacks of a block until they are whole", stacks()}})};

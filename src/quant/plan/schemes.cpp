@@ -103,7 +103,7 @@ bool alike(const SetPart& a, const SetPart& b) {
   return a.scheme == nullptr || b.scheme == nullptr ? a.scheme == b.scheme : *a.scheme == *b.scheme;
 }
 
-// Whether the schemes differ and one is no integer: integers of two forms are a matter of the table of loaders.
+// Whether the schemes differ and one is no integer: integers of two forms are left to the table of loaders.
 bool parted(const std::vector<SetPart>& parts) {
   const auto differs = [&](const SetPart& one) { return !alike(one, parts.front()); };
   const auto is_integer = [](const SetPart& one) {
