@@ -246,6 +246,12 @@ std::vector<double> InputStats::mean_absolute() const {
   return mean;
 }
 
+std::vector<double> InputStats::gram_diagonal() const {
+  std::vector<double> diagonal;
+  for (std::int64_t k = 0; k < channels_; ++k) diagonal.push_back(gram_at(k, k));
+  return diagonal;
+}
+
 ZeroedNumbers<float> InputStats::gram_square(ThreadPool& pool) const {
   const std::int64_t k = channels_;
   ZeroedNumbers<float> square(static_cast<std::size_t>(k * k));

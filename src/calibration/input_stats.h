@@ -41,6 +41,7 @@ class InputStats {
     if (i > j) std::swap(i, j);
     return triangle_[static_cast<std::size_t>(i * channels_ - i * (i - 1) / 2 + (j - i))];
   }
+  std::vector<double> gram_diagonal() const;  // [K]
   // x -> x / s: what the statistics of the scaled input are, without seeing the tokens again.
   void divide_channels(std::span<const float> s);
   std::vector<std::byte> save() const;

@@ -27,7 +27,7 @@ using Candidates = std::vector<PrecisionCandidate>;
 // Of one linear, the plan's at `place`, with a candidate.
 std::uint64_t stored_bits_of(const Plan& plan, const PrecisionCandidate& candidate, std::size_t place,
                              const Checkpoint& checkpoint) {
-  if (!candidate.modules.empty()) return stored_bits(plan.format, candidate.modules[place]);
+  if (!candidate.stays_dense()) return stored_bits(plan.format, candidate.modules[place]);
   const PlannedModule& module = plan.modules[place];
   return weights_of(module) * 8 *
          static_cast<std::uint64_t>(element_bytes(written_dtype(checkpoint.at(module.module + ".weight"))));
@@ -51,10 +51,10 @@ PrecisionCandidate with_bits(const Plan& plan, int bits) {
 
 // Whether the format can store linears of `candidate` beside linears of `first`.
 void check_candidate(const Plan& plan, const PrecisionCandidate& first, const PrecisionCandidate& candidate) {
-  if (candidate.modules.empty()) return;
+  if (candidate.stays_dense()) return;
   std::vector<PlannedModule> modules = candidate.modules;
   check_expressible(plan.format, modules);
-  if (!first.modules.empty()) modules.front() = first.modules.front();
+  if (!first.stays_dense()) modules.front() = first.modules.front();
   check_expressible(plan.format, modules);
 }
 
@@ -240,7 +240,7 @@ std::vector<PrecisionCandidate> resolve_candidates(const Recipe& recipe, const P
          {fmt::format("{} bits per weight are fewer than {} with scales and zeros", *recipe.target_bits,
                       everywhere(candidates.front())),
           recipe.source, "target_bits", "at least " + rounded_up(least * per_weight) + " would do"});
-  if (candidates.back().bits == kDenseBits && budget >= most)
+  if (candidates.back().stays_dense() && budget >= most)
     fail(ErrorKind::kUsage,
          {fmt::format("{} bits per weight pay for leaving every linear as it is", *recipe.target_bits),
           recipe.source, "target_bits", "write less than " + fmt::format("{:g}", most * per_weight)});

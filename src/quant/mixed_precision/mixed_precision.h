@@ -30,6 +30,7 @@ struct PrecisionCandidate {
   int bits = 0;                        // of a code
   std::string scheme;                  // its name, where whole schemes are chosen among
   std::vector<PlannedModule> modules;  // the plan's, in their order, with it; empty: left as it is
+  bool stays_dense() const { return modules.empty(); }
 };
 
 struct PrecisionOption {

@@ -32,13 +32,10 @@ std::vector<std::vector<std::int32_t>> first_samples(const CalibrationSet& set, 
 // logarithms are, has mean(m^-2) = 3 / (8 ln 2).
 double float8_input_loss(std::span<const float> weight, const InputStats& stats) {
   constexpr double kRelative = 3.0 / (64 * 12 * 8 * std::numbers::ln2);
-  const auto columns = static_cast<std::size_t>(stats.channels());
-  std::vector<double> squares(columns);  // of the inputs, summed over the tokens
-  for (std::size_t k = 0; k < columns; ++k)
-    squares[k] = stats.gram_at(static_cast<std::int64_t>(k), static_cast<std::int64_t>(k));
+  const std::vector<double> squares = stats.gram_diagonal();  // of the inputs, summed over the tokens
   double sum = 0;
   for (std::size_t i = 0; i < weight.size(); ++i)
-    sum += static_cast<double>(weight[i]) * weight[i] * squares[i % columns];
+    sum += static_cast<double>(weight[i]) * weight[i] * squares[i % squares.size()];
   return kRelative * sum;
 }
 
@@ -141,7 +138,7 @@ class Measuring {
                     std::optional<GramLoss>& gram, OpenGroup& group) {
     const ZeroedNumbers<float> weight = source_.weight(linear, pool_);
     for (std::size_t c = 0; c < candidates_.size(); ++c) {
-      if (candidates_[c].modules.empty()) continue;
+      if (candidates_[c].stays_dense()) continue;
       const QuantScheme& scheme = candidates_[c].modules[place].scheme;
       const QuantizedMatrix matrix = rounding_of(scheme, gram.has_value())
                                          .quantize({weight, linear.out_features, linear.in_features,

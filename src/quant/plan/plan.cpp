@@ -219,7 +219,7 @@ void apply_choices(const MixedPrecision& chosen, Plan& plan) {
   for (std::size_t place = 0; place < plan.modules.size(); ++place) {
     const std::string& module = plan.modules[place].module;
     const PrecisionCandidate& candidate = plan.candidates[candidate_of.at(module)];
-    if (candidate.bits == kDenseBits)
+    if (candidate.stays_dense())
       plan.ignored.push_back(module);
     else
       quantized.push_back(candidate.modules[place]);

@@ -137,9 +137,8 @@ class AwqRounding final : public Method {
     GramLoss& gram = gram_of(problem, made, backend, compute_);
     std::vector<double> loss = row_losses(plain, problem.weight, gram, pool);
     if (options_.clip && floats_.search) {
-      std::vector<float> importance;
-      for (std::int64_t k = 0; k < columns; ++k)
-        importance.push_back(static_cast<float>(problem.stats->gram_at(k, k)));
+      const std::vector<double> diagonal = problem.stats->gram_diagonal();
+      const std::vector<float> importance(diagonal.begin(), diagonal.end());
       how.importance = importance;
       how.global_scale = plain.global_scale;
       const QuantizedMatrix searched =

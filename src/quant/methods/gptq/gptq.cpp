@@ -14,13 +14,6 @@
 namespace llmq {
 namespace {
 
-std::vector<double> diagonal_of(const InputStats& stats) {
-  std::vector<double> diagonal(static_cast<std::size_t>(stats.channels()));
-  for (std::size_t c = 0; c < diagonal.size(); ++c)
-    diagonal[c] = stats.gram_at(static_cast<std::int64_t>(c), static_cast<std::int64_t>(c));
-  return diagonal;
-}
-
 double mean_of_alive(std::span<const double> diagonal) {
   double sum = 0, count = 0;
   for (const double d : diagonal)
@@ -143,7 +136,7 @@ class Gptq final : public Method {
 
   void prepare(GptqInput& input, const RoundingProblem& problem, Backend& backend) const {
     const InputStats& stats = *problem.stats;
-    const std::vector<double> diagonal = diagonal_of(stats);
+    const std::vector<double> diagonal = stats.gram_diagonal();
     // One group has no order of groups to store.
     input.order = order_columns(options_.order == RoundingOrder::kAct && input.group >= stats.channels()
                                     ? RoundingOrder::kGar
