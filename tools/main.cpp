@@ -9,7 +9,6 @@
 #include "base/disk/trace_file.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "ranks/agreement.h"
 #include "tools/command.h"
 #include "tools/flags/global_flags.h"
 #include "tools/help.h"

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
-#include <system_error>
 #include <thread>
 
 #include "base/error.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "ranks/agreement.h"
 #include "ranks/launcher.h"
@@ -40,11 +40,9 @@ std::string started(const Launcher& launcher) {
 }
 
 MpiPlugin opened_plugin(const Launcher& launcher) {
-  std::error_code no_proc;
-  const Path program = std::filesystem::read_symlink("/proc/self/exe", no_proc);
   MpiPlugin plugin;
   try {
-    plugin = open_mpi_plugin(plugin_places(program));
+    plugin = open_mpi_plugin(plugin_places(own_program()));
   } catch (const Error& error) {
     refuse_once(launcher.rank, error.detail());
   }

@@ -30,12 +30,11 @@ std::vector<Evaluation> evaluate_together(const AskedEvaluation& asked, const Se
       all.push_back(std::move(fact));
     return all;
   };
-  if (session.ranks == nullptr)
-    prepare(1);
-  else
-    begin_together(
-        *session.ranks, [&] { prepare(session.ranks->size()); }, facts);
-  return run_evaluation(*prepared, request, session.ranks);
+  OneRank alone;
+  Ranks& ranks = session.ranks == nullptr ? alone : *session.ranks;
+  begin_together(
+      ranks, [&] { prepare(ranks.size()); }, facts);
+  return run_evaluation(*prepared, request, ranks);
 }
 
 }  // namespace llmq::tools

@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <new>
+
 namespace llmq {
 namespace {
 
@@ -45,6 +47,23 @@ int exit_code(ErrorKind kind) {
       return 2;
     default:
       return 1;
+  }
+}
+
+Error as_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorKind::kResource,
+                 {"out of memory",
+                  {},
+                  {},
+                  "lower --threads or the calibration samples, or use a machine with more memory"});
+  } catch (const std::exception& error) {
+    return Error(ErrorKind::kInternal,
+                 {error.what(), {}, {}, "this is a defect of llmq: please report the command"});
   }
 }
 

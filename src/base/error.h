@@ -6,6 +6,7 @@
 #pragma once
 #include <fmt/core.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -38,6 +39,10 @@ const char* kind_name(ErrorKind kind);
 
 // 2 when the usage or an input is at fault (usage, bad input, unsupported), else 1.
 int exit_code(ErrorKind kind);
+
+// An exception of the standard library as an Error, which it may be: else std::bad_alloc is of kind
+// kResource, others of kInternal.
+Error as_error(const std::exception_ptr& thrown);
 
 [[noreturn]] void fail(ErrorKind kind, ErrorDetail detail);
 

@@ -3,9 +3,16 @@
 
 #include <unistd.h>
 
+#include <system_error>
+
 #include "base/error.h"
 
 namespace llmq {
+
+Path own_program() {
+  std::error_code no_proc;
+  return std::filesystem::read_symlink("/proc/self/exe", no_proc);
+}
 
 std::string read_text(Io& io, const Path& path, std::uint64_t limit) {
   const std::unique_ptr<File> file = io.open(path);

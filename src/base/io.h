@@ -151,6 +151,9 @@ enum class Reading : std::uint8_t { kCached, kDirect };
 // thing is Error(kUnsupported).
 std::unique_ptr<Io> make_system_io(Reading reading);
 
+// The file that this process runs; empty where the system does not say.
+Path own_program();
+
 // The whole file as text; larger than `limit` bytes is kBadInput with both figures.
 std::string read_text(Io& io, const Path& path, std::uint64_t limit = 64u << 20);
 

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -25,9 +24,8 @@ std::vector<Path> share_directories() {
   std::vector<Path> places;
   if (const char* chosen = std::getenv("LLMQ_SHARE"); chosen != nullptr && *chosen != '\0')
     places.emplace_back(chosen);
-  std::error_code error;
-  const Path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (!error) places.push_back(program.parent_path().parent_path() / "share" / "llmq");
+  const Path program = own_program();
+  if (!program.empty()) places.push_back(program.parent_path().parent_path() / "share" / "llmq");
   if constexpr (!std::string_view(LLMQ_SOURCE_SHARE).empty()) places.emplace_back(LLMQ_SOURCE_SHARE);
   return places;
 }

@@ -173,7 +173,7 @@ std::uint64_t shared_score_bytes(const Window& window) { return scored_tokens(wi
 
 std::vector<PerplexityResult> evaluate_perplexities(
     std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,
-    const std::function<void(std::int64_t done, double ppl)>& on_window, Ranks* ranks) {
+    const std::function<void(std::int64_t done, double ppl)>& on_window, Ranks* shared_by) {
   for (const Engine* engine : engines)
     if (against && against->spec().vocab_size != engine->spec().vocab_size)
       fail(ErrorKind::kBadInput, {fmt::format("the models' vocabularies differ: {} and {} tokens",
@@ -182,9 +182,10 @@ std::vector<PerplexityResult> evaluate_perplexities(
                                   "--against",
                                   "compare a model with the one it was made from"});
   const auto start = std::chrono::steady_clock::now();
-  const bool compared = against != nullptr, shared = ranks != nullptr && ranks->size() > 1;
-  const auto first = static_cast<std::size_t>(shared ? ranks->rank() : 0);
-  const auto step = static_cast<std::size_t>(shared ? ranks->size() : 1);
+  OneRank alone;
+  Ranks& ranks = shared_by == nullptr ? alone : *shared_by;
+  const bool compared = against != nullptr, shared = ranks.size() > 1;
+  const auto first = static_cast<std::size_t>(ranks.rank()), step = static_cast<std::size_t>(ranks.size());
   std::vector<Tally> tallies(engines.size());
   std::vector<TokenScores> found(engines.size());
   TokenScores mine;  // where they are rank 0's to add up
@@ -202,8 +203,8 @@ std::vector<PerplexityResult> evaluate_perplexities(
     if (++done; on_window) on_window(done, std::exp(tallies.front().nll.mean()));
   }
   if (shared) {
-    const std::vector<RankBytes> all = ranks->gather(0, std::as_bytes(std::span(mine)));
-    if (ranks->rank() != 0) return {};
+    const std::vector<RankBytes> all = ranks.gather(0, std::as_bytes(std::span(mine)));
+    if (ranks.rank() != 0) return {};
     tallies = tally_of_ranks(all, windows, engines.size(), compared);
   }
   std::vector<PerplexityResult> results;

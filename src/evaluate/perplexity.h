@@ -60,13 +60,13 @@ std::uint64_t shared_score_bytes(const Window& window);
 
 // Each of `engines` on the same windows. `against`: the original, run beside them once for all; null for
 // none. `on_window` (may be empty) hears the running perplexity of the first, over this rank's windows. The
-// seconds are those of all together. `ranks`: who shares the windows, each with engines of its own; null for
-// this process alone. The results are rank 0's; other ranks get none. Each rank holds 32 bytes for each token
-// that it scored with each engine; rank 0 those of all ranks, and its own a second time. With `against` there
-// are 8 bytes more for each token and engine, of one process, too.
+// seconds are those of all together. `shared_by`: who shares the windows, each with engines of its own; null
+// for this process alone. The results are rank 0's; other ranks get none. Each rank holds 32 bytes for each
+// token that it scored with each engine; rank 0 those of all ranks, and its own a second time. With `against`
+// there are 8 bytes more for each token and engine, of one process, too.
 std::vector<PerplexityResult> evaluate_perplexities(
     std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,
-    const std::function<void(std::int64_t done, double ppl)>& on_window = {}, Ranks* ranks = nullptr);
+    const std::function<void(std::int64_t done, double ppl)>& on_window = {}, Ranks* shared_by = nullptr);
 
 // The same of one.
 PerplexityResult evaluate_perplexity(

@@ -70,10 +70,10 @@ PreparedEvaluation prepare_evaluation(std::span<const LoadedModel> models, const
   PreparedEvaluation made;
   made.protocol =
       resolve_protocol(request.protocol, request.context, request.stride, request.max_windows, first.spec);
-  made.path = resolve_text(system_io(), request.text);
-  made.text = read_text(system_io(), made.path, std::uint64_t{1} << 32);
+  const Path path = resolve_text(system_io(), request.text);
+  made.text = read_text(system_io(), path, std::uint64_t{1} << 32);
   const bool rolling = made.protocol.name == "lm-eval";
-  const std::vector<std::int32_t> ids = encode_text(first.tokenizer, made.text, made.path.string(), !rolling);
+  const std::vector<std::int32_t> ids = encode_text(first.tokenizer, made.text, path.string(), !rolling);
   for (const LoadedModel& model : models.subspan(1))
     must_fit(model, "model", first, made.protocol, made.text, !rolling, ids);
   if (against) must_fit(*against, "--against", first, made.protocol, made.text, !rolling, ids);
@@ -133,12 +133,11 @@ std::vector<Fact> evaluation_facts(const PreparedEvaluation& prepared, std::span
 }
 
 std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const EvaluationRequest& request,
-                                       Ranks* ranks) {
-  const std::size_t all = prepared.windows.size();
-  const std::size_t mine = ranks ? (all + static_cast<std::size_t>(ranks->size() - 1 - ranks->rank())) /
-                                       static_cast<std::size_t>(ranks->size())
-                                 : all;
-  if (ranks && ranks->size() > 1) Log::get().note(shared_text(prepared, *ranks));
+                                       Ranks& ranks) {
+  const std::size_t mine =
+      (prepared.windows.size() + static_cast<std::size_t>(ranks.size() - 1 - ranks.rank())) /
+      static_cast<std::size_t>(ranks.size());
+  if (ranks.size() > 1) Log::get().note(shared_text(prepared, ranks));
   Progress progress("eval-ppl", static_cast<double>(mine));
   std::vector<Engine*> each;
   for (Engine& engine : prepared.engines) each.push_back(&engine);
@@ -149,7 +148,7 @@ std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const Evalu
         progress.advance(1, fmt::format("window {}/{}", done, mine), fmt::format("perplexity {:.4f}", ppl),
                          done % 16 == 0);
       },
-      ranks);
+      &ranks);
   std::vector<Evaluation> evaluations;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const Engine& engine = prepared.engines[i];
@@ -164,8 +163,9 @@ std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const Evalu
 
 std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const LoadedModel* against,
                                  const std::shared_ptr<Backend>& backend, const EvaluationRequest& request) {
-  PreparedEvaluation prepared = prepare_evaluation(models, against, backend, request);
-  return run_evaluation(prepared, request);
+  OneRank alone;
+  PreparedEvaluation prepared = prepare_evaluation(models, against, backend, request, alone.size());
+  return run_evaluation(prepared, request, alone);
 }
 
 Evaluation evaluate(const LoadedModel& model, const LoadedModel* against,

@@ -44,7 +44,6 @@ struct Evaluation {
 // Refers to the models.
 struct PreparedEvaluation {
   PerplexityProtocol protocol;
-  Path path;  // of the text
   std::string text, text_sha256;
   std::int64_t tokens = 0;  // of the text
   std::vector<Window> windows;
@@ -55,15 +54,15 @@ struct PreparedEvaluation {
 // Error(kBadInput) where a tokenizer gives other tokens; Error(kUsage) where `ranks` are more than windows.
 PreparedEvaluation prepare_evaluation(std::span<const LoadedModel> models, const LoadedModel* against,
                                       const std::shared_ptr<Backend>& backend,
-                                      const EvaluationRequest& request, int ranks = 1);
+                                      const EvaluationRequest& request, int ranks);
 // What ranks that share it have to have in common: arithmetic, what is asked, and the digest of every input,
 // which is remembered from run to run (io/digest_cache.h).
 std::vector<Fact> evaluation_facts(const PreparedEvaluation& prepared, std::span<const LoadedModel> models,
                                    const LoadedModel* against, const EvaluationRequest& request);
-// Progress goes to the log; the original runs once for all models. `ranks` share the windows; null for this
-// process alone. Only rank 0 has evaluations.
+// Progress goes to the log; the original runs once for all models. `ranks` share the windows, and only rank 0
+// has evaluations.
 std::vector<Evaluation> run_evaluation(PreparedEvaluation& prepared, const EvaluationRequest& request,
-                                       Ranks* ranks = nullptr);
+                                       Ranks& ranks);
 
 // Both of them. Each of `models` on the same tokens, those of the first one's tokenizer; the original runs
 // once for all of them. `against` may be null. Progress goes to the log. Error(kBadInput) where a tokenizer

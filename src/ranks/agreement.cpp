@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 #include <optional>
 
 #include "base/json.h"
@@ -113,23 +112,6 @@ Json verdict_of(const std::vector<RankBytes>& documents) {
 }
 
 }  // namespace
-
-Error as_error(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorKind::kResource,
-                 {"out of memory",
-                  {},
-                  {},
-                  "lower --threads or the calibration samples, or use a machine with more memory"});
-  } catch (const std::exception& error) {
-    return Error(ErrorKind::kInternal,
-                 {error.what(), {}, {}, "this is a defect of llmq: please report the command"});
-  }
-}
 
 std::string own_rank_text(const Ranks& ranks) {
   return fmt::format("rank {} ({}) of {}", ranks.rank(), host_name(), ranks.size());

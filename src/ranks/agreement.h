@@ -3,7 +3,6 @@
 // Ranks whose bytes would differ without a word are found here: another version, another arithmetic, another
 // file behind the same name. Cost: one message of each rank, and whatever it costs to know the facts.
 #pragma once
-#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -25,9 +24,6 @@ class RanksRefused : public Error {
  public:
   using Error::Error;
 };
-
-// What is no Error as one: std::bad_alloc of kind kResource, others of kInternal.
-Error as_error(const std::exception_ptr& thrown);
 
 // "rank 1 (node7) of 3"
 std::string own_rank_text(const Ranks& ranks);

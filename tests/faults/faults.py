@@ -42,7 +42,7 @@ FAULTS = [
           [("llmq_unit_ranks", "Agreement.AFactMore*")]),
     Fault("what-is-too-many-is-not-told", "src/ranks/agreement.cpp", "value_in(theirs, ours[i].items()[0]) !=", '"" !=',
           [("llmq_unit_ranks", "Agreement.AFactMore*")]),
-    Fault("no-memory-is-a-defect", "src/ranks/agreement.cpp", "} catch (const std::bad_alloc&) {\n    return Error", "} catch (const std::bad_exception&) {\n    return Error",
+    Fault("no-memory-is-a-defect", "src/base/error.cpp", "} catch (const std::bad_alloc&) {\n    return Error", "} catch (const std::bad_exception&) {\n    return Error",
           [("llmq_unit_ranks", "Agreement.AnErrorOfTheStandard*")]),
     Fault("another-library-has-no-rank", "src/ranks/agreement.cpp", "catch (const std::runtime_error&)", "catch (const Error&)",
           [("llmq_unit_ranks", "Agreement.AnErrorOfTheStandard*")]),
@@ -52,7 +52,7 @@ FAULTS = [
     Fault("one-alone-hashes", "src/ranks/agreement.cpp", "if (ranks.size() == 1) return prepare();", "", [("llmq_unit_ranks", "Agreement.OneAlone*")]),
     Fault("windows-rank-by-rank", "src/evaluate/perplexity.cpp", "left[w % left.size()]", "left[w * left.size() / windows.size()]", [("llmq_unit_evaluate", "SpreadPerplexity.*")]),
     Fault("scores-too-many-are-left", "src/evaluate/perplexity.cpp", "if (!left[rank].empty())", "if (left.empty())", [("llmq_unit_evaluate", "SpreadPerplexity.AnotherShare*")]),
-    Fault("every-rank-has-all-windows", "src/evaluate/perplexity.cpp", "shared ? ranks->size() : 1", "shared ? 1 : 1", [("llmq_unit_evaluate", "SpreadPerplexity.*")]),
+    Fault("every-rank-has-all-windows", "src/evaluate/perplexity.cpp", "step = static_cast<std::size_t>(ranks.size());", "step = std::size_t{1};", [("llmq_unit_evaluate", "SpreadPerplexity.*")]),
     Fault("first-engine-of-all", "src/evaluate/perplexity.cpp", "theirs = theirs.subspan(scored);", "theirs = theirs.subspan(&tally == &tallies.back() ? tallies.size() * scored : 0);",
           [("llmq_unit_evaluate", "SpreadPerplexity.*")]),
     # Floats in groups.

@@ -9,7 +9,6 @@
 #include <cusolverDn.h>
 #include <dlfcn.h>
 
-#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -41,9 +40,7 @@ Cusolver open_cusolver() {
   // The wheels of CUDA 13 share a folder, those of CUDA 12 have one each.
   const std::string wheel =
       CUDART_VERSION >= 13000 ? fmt::format("cu{}", CUDART_VERSION / 1000) : std::string("cusolver");
-  std::error_code no_proc;
-  const Path program = std::filesystem::read_symlink("/proc/self/exe", no_proc);
-  const SharedLibrary opened = open_shared_library(library_places(name, wheel, program));
+  const SharedLibrary opened = open_shared_library(library_places(name, wheel, own_program()));
   if (opened.handle == nullptr) {
     library.found.missing = "cuSOLVER cannot be opened: " + opened.missing;
     return library;

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <system_error>
 #include <type_traits>
 
 #include "base/disk/shared_library.h"
@@ -55,9 +54,7 @@ Cublaslt open_cublaslt() {
   // The wheels of CUDA 13 share a folder, those of CUDA 12 have one each.
   const std::string wheel =
       CUDART_VERSION >= 13000 ? fmt::format("cu{}", CUDART_VERSION / 1000) : std::string("cublas");
-  std::error_code no_proc;
-  const Path program = std::filesystem::read_symlink("/proc/self/exe", no_proc);
-  const SharedLibrary opened = open_shared_library(library_places(name, wheel, program));
+  const SharedLibrary opened = open_shared_library(library_places(name, wheel, own_program()));
   if (opened.handle == nullptr) {
     library.found.missing = "cuBLASLt cannot be opened: " + opened.missing;
     return library;
