@@ -31,7 +31,7 @@ enum class CpuFormat : unsigned char { kF32, kBF16 };
 struct GemmPanel {
   const void* a = nullptr;  // row r, unit u at a + r * a_row + 4 u; transposed: at a + 4 r + u * a_row
   int64_t a_row = 0;        // bytes
-  bool transposed = false;
+  bool transposed = false;  // not with INT8
   const void* b = nullptr;  // panels, b_panel bytes from one to the next
   int64_t b_panel = 0;      // of no account for one panel; gemm_groups: bytes from one group to the next
   float* c = nullptr;

@@ -5,9 +5,10 @@
 namespace llmq {
 
 extern const CpuKernels kScalarKernels;
-extern const CpuKernels kAvx2Kernels;  // x86-64 builds only, as the next two
+extern const CpuKernels kAvx2Kernels;  // x86-64 builds only, as what follows
 extern const CpuKernels kAvx512Kernels;
-extern const CpuKernels kAvx512Bf16Kernels;
+// A function, since a table that is made as the program starts would run AVX-512 on every processor.
+const CpuKernels& avx512_bf16_kernels();
 
 // Null where the processor (or the build) lacks the level. "avx512" means BF16 and VNNI instructions too
 // where the processor has both.
@@ -15,6 +16,7 @@ const CpuKernels* scalar_level();
 const CpuKernels* avx2_level();
 const CpuKernels* avx512_level();
 const CpuKernels* avx512_plain_level();  // without BF16 instructions: for tests
+bool avx512_bf16_present();              // BF16 and VNNI, beside AVX-512
 const CpuKernels* amx_level();
 const CpuKernels* amx_emulated_level();  // the same bits without AMX, slowly: for tests
 bool amx_present();                      // AMX-BF16 and -INT8, and the system saves its tiles

@@ -20,11 +20,13 @@ const CpuKernels* avx512_plain_level() {
              : nullptr;
 }
 
+bool avx512_bf16_present() {
+  return avx512_plain_level() != nullptr && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+
 const CpuKernels* avx512_level() {
-  const CpuKernels* plain = avx512_plain_level();
-  return plain != nullptr && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")
-             ? &kAvx512Bf16Kernels
-             : plain;
+  return avx512_bf16_present() ? &avx512_bf16_kernels() : avx512_plain_level();
 }
 
 bool amx_present() {

@@ -5,7 +5,7 @@
 namespace llmq {
 
 const CpuKernels* amx_emulated_level() {
-  if (avx512_level() != &kAvx512Bf16Kernels) return nullptr;
+  if (!avx512_bf16_present()) return nullptr;
   static const CpuKernels kernels = with_tiles<EmulatedTiles>("amx_emulated");
   return &kernels;
 }

@@ -4,7 +4,7 @@
 namespace llmq {
 
 const CpuKernels* amx_level() {
-  if (avx512_level() != &kAvx512Bf16Kernels || !amx_present()) return nullptr;
+  if (!avx512_bf16_present() || !amx_present()) return nullptr;
   static const CpuKernels kernels = with_tiles<AmxTiles>("amx");
   return &kernels;
 }

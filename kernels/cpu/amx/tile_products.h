@@ -322,13 +322,13 @@ void multiply_narrow(const NarrowProduct& p) {
   };
 
   const int64_t all = (p.columns + kTilePanel - 1) / kTilePanel * layout.groups * steps;
+  const auto unpack = avx512_bf16_kernels().narrow_unpack[kBf16];
   const auto expand = [&](int64_t i) {
     if (i < all)
-      kAvx512Bf16Kernels.narrow_unpack[kBf16](
-          codes[i & 1], scales[i & 1], offsets[i & 1],
-          narrow_group(layout, p.b + i / steps / layout.groups * layout.panel_bytes(kTilePanel), kTilePanel,
-                       i / steps % layout.groups),
-          i % steps * kNarrowStep, count_of(i % steps));
+      unpack(codes[i & 1], scales[i & 1], offsets[i & 1],
+             narrow_group(layout, p.b + i / steps / layout.groups * layout.panel_bytes(kTilePanel),
+                          kTilePanel, i / steps % layout.groups),
+             i % steps * kNarrowStep, count_of(i % steps));
   };
   Tiles::configure(tiles_for(p.rows));
   expand(0);
@@ -371,7 +371,7 @@ void tile_narrow_gemm(const NarrowProduct& p) {
 // AVX-512's table with these products in it.
 template <class Tiles>
 CpuKernels with_tiles(const char* name) {
-  CpuKernels kernels = kAvx512Bf16Kernels;
+  CpuKernels kernels = avx512_bf16_kernels();
   kernels.name = name;
   kernels.gemm[kBf16] = tile_gemm<Tiles, Pairs, 2>;
   kernels.gemm_groups[kBf16] = tile_gemm_groups<Tiles>;

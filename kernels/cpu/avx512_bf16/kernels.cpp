@@ -1,5 +1,5 @@
 // AVX-512 with BF16 and VNNI: vdpbf16ps adds two products per lane and treats denormals as zero, in and out;
-// vpdpbusd adds four.
+// vpdpbusd adds four. What has no such product in it is AVX-512's own.
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/ops/kernel_table.h"
@@ -130,7 +130,10 @@ struct PairCodes {
 
 }  // namespace
 
-extern const CpuKernels kAvx512Bf16Kernels =
-    kernel_table<Avx512, ProductPairs, ProductQuads, PairCodes>("avx512_bf16");
+const CpuKernels& avx512_bf16_kernels() {
+  static const CpuKernels kernels =
+      with_products<Avx512, ProductPairs, ProductQuads, PairCodes>(kAvx512Kernels, "avx512_bf16");
+  return kernels;
+}
 
 }  // namespace llmq

@@ -123,14 +123,25 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
              LLMQ_LAMBDA_INLINE { V::store_first(c + r * g.c_row + v * V::kLanes, sum, count(v)); });
 }
 
-template <class V, class Product, bool Transposed, int Rows>
+// Fewer rows than a tile has, in one tile of their own.
+template <class V, class Product, int Rows>
 LLMQ_INLINE void gemm_last_rows(const GemmPanel& g, int64_t first_row, int64_t rows) {
   if constexpr (Rows > 0) {
     if (rows == Rows)
-      gemm_tile<V, Product, Rows, Transposed>(g, first_row);
+      gemm_tile<V, Product, Rows, false>(g, first_row);
     else
-      gemm_last_rows<V, Product, Transposed, Rows - 1>(g, first_row, rows);
+      gemm_last_rows<V, Product, Rows - 1>(g, first_row, rows);
   }
+}
+
+// Transposed rows from first_row on, Rows at a time, then half as many: there are panels of them, or a tile's channels.
+template <class V, class Product, int Rows>
+LLMQ_INLINE void gemm_transposed_rows(const GemmPanel& g, int64_t first_row) {
+  for (; first_row + Rows <= g.rows; first_row += Rows) gemm_tile<V, Product, Rows, true>(g, first_row);
+  if constexpr (Rows > 8)
+    gemm_transposed_rows<V, Product, 8>(g, first_row);
+  else if constexpr (Rows > 1)
+    gemm_transposed_rows<V, Product, Rows / 2>(g, first_row);
 }
 
 // One or two rows against several whole panels at once: a chain per element as ever, but enough of them in
@@ -192,14 +203,11 @@ LLMQ_INLINE int64_t gemm_first_panels(const GemmPanel& g) {
 
 template <class V, class Product>
 void gemm_one_panel(const GemmPanel& g) {
+  if constexpr (Product::kPerUnit < 4)
+    if (g.transposed) return gemm_transposed_rows<V, Product, V::kRowTile>(g, 0);
   int64_t row = 0;
-  if (g.transposed) {
-    for (; row + V::kRowTile <= g.rows; row += V::kRowTile) gemm_tile<V, Product, V::kRowTile, true>(g, row);
-    gemm_last_rows<V, Product, true, V::kRowTile - 1>(g, row, g.rows - row);
-  } else {
-    for (; row + V::kRowTile <= g.rows; row += V::kRowTile) gemm_tile<V, Product, V::kRowTile, false>(g, row);
-    gemm_last_rows<V, Product, false, V::kRowTile - 1>(g, row, g.rows - row);
-  }
+  for (; row + V::kRowTile <= g.rows; row += V::kRowTile) gemm_tile<V, Product, V::kRowTile, false>(g, row);
+  gemm_last_rows<V, Product, V::kRowTile - 1>(g, row, g.rows - row);
 }
 
 template <class V, class Product>

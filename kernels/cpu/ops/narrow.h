@@ -154,15 +154,17 @@ LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   constexpr int kChains = Rows <= 2 ? 2 : 1;
   const int64_t panels = (p.columns + kPanel - 1) / kPanel, groups = p.layout.groups;
   int64_t panel = 0;
-  if (groups == 1)
-    for (; panel + kChains <= panels; panel += kChains)
-      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, false>(p, panel, 0, 1);
+  if constexpr (kChains > 1)
+    if (groups == 1)
+      for (; panel + kChains <= panels; panel += kChains)
+        narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, false>(p, panel, 0, 1);
   for (; panel < panels; ++panel) {
     const int64_t together = groups / kChains * kChains;
     if (together > 0)
       narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, true>(p, panel, 0, together);
-    if (together < groups)
-      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, together, groups);
+    if constexpr (kChains > 1)
+      if (together < groups)
+        narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, together, groups);
   }
 }
 
