@@ -151,7 +151,8 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
 template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows>
 LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
-  constexpr int kChains = Rows <= 2 ? 2 : 1;
+  // Lanes that are plain C++ have their panel's columns for chains, and take long to compile.
+  constexpr int kChains = Rows <= 2 && V::kLanes > 1 ? 2 : 1;
   const int64_t panels = (p.columns + kPanel - 1) / kPanel, groups = p.layout.groups;
   int64_t panel = 0;
   if constexpr (kChains > 1)
