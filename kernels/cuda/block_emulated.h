@@ -8,7 +8,6 @@
 #pragma once
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -48,12 +47,25 @@ class PerThread {
   std::vector<T> values_;
 };
 
+// A copy on its way: how it arrives, and what it needs for that.
+struct AsyncCopy {
+  void (*arrive)(const AsyncCopy&);
+  void* array;
+  const void* from;
+  int thread, place;
+  bool present;
+};
+
 // Barriers and asynchronous copies of the block that is running; blocks run one after another on a host
-// thread.
+// thread. Barriers are counted on from block to block: what was touched before `first` is of another block.
 struct BlockProgress {
-  int barriers = 0;
-  std::vector<std::function<void()>> open_copies;
-  std::deque<std::vector<std::function<void()>>> copies;
+  int barriers = 0, first = 0;
+  std::vector<AsyncCopy> open_copies;
+  std::deque<std::vector<AsyncCopy>> copies;
+  void begin_block() {
+    first = ++barriers;
+    copies.clear();
+  }
 };
 inline BlockProgress& block_progress() {
   static thread_local BlockProgress progress;
@@ -69,7 +81,7 @@ class Array {
 
   T get(int thread, int i) const {
     Touch& touch = touch_of(i, "reads");
-    if (touch.written == kNever) fault(thread, i, "reads what nobody wrote, at");
+    if (touch.written < progress_->first) fault(thread, i, "reads what nobody wrote, at");
     if (touch.written == now() && touch.writer != thread)
       fault(thread, i, "reads what another writes before the same barrier, at");
     touch.reader = touch.read == now() && touch.reader != thread ? kSeveral : thread;
@@ -102,13 +114,7 @@ class Array {
       set(thread, i + e, poison);
       touches_[static_cast<std::size_t>(i) + static_cast<std::size_t>(e)].written = kNever;
     }
-    block_progress().open_copies.push_back([this, thread, i, from, present] {
-      for (int e = 0; e < kElements; ++e) {
-        T value{};
-        if (present) std::memcpy(&value, static_cast<const T*>(from) + e, sizeof(T));
-        set(thread, i + e, value);
-      }
-    });
+    progress_->open_copies.push_back({arrive, this, from, thread, i, present});
   }
   void copy_async_near(int thread, int i, const void* from, bool present) {
     copy_async(thread, i, from, present);
@@ -120,16 +126,25 @@ class Array {
     int written = kNever, writer = 0, read = kNever, reader = 0;
   };
 
-  static int now() { return block_progress().barriers; }
-  [[noreturn]] static void fault(int thread, int i, const char* what) {
+  static void arrive(const AsyncCopy& copy) {
+    for (int e = 0; e < static_cast<int>(16 / sizeof(T)); ++e) {
+      T value{};
+      if (copy.present) std::memcpy(&value, static_cast<const T*>(copy.from) + e, sizeof(T));
+      static_cast<Array*>(copy.array)->set(copy.thread, copy.place + e, value);
+    }
+  }
+  int now() const { return progress_->barriers; }
+  [[noreturn]] void fault(int thread, int i, const char* what) const {
     throw EmulationFault("thread " + std::to_string(thread) + " " + what + " element " + std::to_string(i) +
-                         " of " + std::to_string(kCount) + ", after " + std::to_string(now()) + " barriers");
+                         " of " + std::to_string(kCount) + ", after " +
+                         std::to_string(now() - progress_->first) + " barriers");
   }
   Touch& touch_of(int i, const char* what) const {
     if (i < 0 || i >= kCount) fault(-1, i, what);
     return touches_[static_cast<std::size_t>(i)];
   }
 
+  BlockProgress* const progress_ = &block_progress();
   std::vector<T> values_;
   mutable std::vector<Touch> touches_;
 };
@@ -152,7 +167,7 @@ class Block {
   void wait_copies() const {
     auto& copies = block_progress().copies;
     for (; copies.size() > kLeft; copies.pop_front())
-      for (const auto& copy : copies.front()) copy();
+      for (const AsyncCopy& copy : copies.front()) copy.arrive(copy);
   }
 
   template <class To, class From>
@@ -168,19 +183,26 @@ class Block {
 
   template <bool kTurned, class To, int kCount, class Place>
   void load_matrices(const To& to, const Array<uint32_t, kCount>& from, const Place& place) const {
-    const auto number = [&](int thread, int matrix, int row, int column) {  // read by `thread`
-      const int at = place(thread / kWarp * kWarp + matrix * 8 + row);
-      if (at % 4 != 0)
-        throw EmulationFault("a row of a matrix lies at word " + std::to_string(at) +
-                             ", not at a multiple of 16 bytes");
-      return from.get(thread, at + column / 2) >> (16 * (column % 2)) & 0xffffu;
-    };
-    for (int t = 0; t < kThreads; ++t)
-      for (int matrix = 0; matrix < 4; ++matrix) {
-        const int row = t % kWarp / 4, column = t % 4 * 2;
-        to(t)[matrix] = kTurned ? number(t, matrix, column, row) | number(t, matrix, column + 1, row) << 16
-                                : number(t, matrix, row, column) | number(t, matrix, row, column + 1) << 16;
+    for (int warp = 0; warp < kThreads; warp += kWarp) {
+      int rows[kWarp];  // of matrix lane / 8 the row lane % 8
+      for (int lane = 0; lane < kWarp; ++lane) {
+        rows[lane] = place(warp + lane);
+        if (rows[lane] % 4 != 0)
+          throw EmulationFault("a row of a matrix lies at word " + std::to_string(rows[lane]) +
+                               ", not at a multiple of 16 bytes");
       }
+      for (int lane = 0; lane < kWarp; ++lane) {
+        uint32_t* const words = to(warp + lane);
+        const int row = lane / 4, pair = lane % 4;
+        const auto number = [&](int from_row, int column) {  // read by this thread
+          return from.get(warp + lane, rows[from_row] + column / 2) >> (16 * (column % 2)) & 0xffffu;
+        };
+        for (int matrix = 0; matrix < 4; ++matrix)
+          words[matrix] =
+              kTurned ? number(matrix * 8 + pair * 2, row) | number(matrix * 8 + pair * 2 + 1, row) << 16
+                      : from.get(warp + lane, rows[matrix * 8 + row] + pair);
+      }
+    }
   }
 
   template <class D, class A, class B>
@@ -195,25 +217,61 @@ class Block {
   template <class D, class A, class B>
   void multiply_bf16(const D& d, const A& a, const B& b) const {
     const auto value = [](uint32_t word, int half) { return float_from_bits(word >> (16 * half) << 16); };
-    products<16>(a, b, value, [&](int thread, int i, float p, float q) {
-      float& sum = d(thread).v[i];
-      sum = fmaf(p, q, sum);
+    products<16, float>(d, a, b, value, [](const auto& left, const auto& right, auto& sums) {
+      if (exact_products(left) && exact_products(right))
+        add_products(left, right, sums, [](float p, float q, float sum) { return sum + p * q; });
+      else
+        add_products(left, right, sums, [](float p, float q, float sum) { return fmaf(p, q, sum); });
     });
   }
   template <class D, class A, class B>
   void multiply_s8(const D& d, const A& a, const B& b) const {
-    const auto value = [](uint32_t word, int byte) { return static_cast<int8_t>(word >> (8 * byte)); };
-    products<32>(a, b, value, [&](int thread, int i, int8_t p, int8_t q) { d(thread).v[i] += p * q; });
+    const auto value = [](uint32_t word, int byte) {
+      return int32_t{static_cast<int8_t>(word >> (8 * byte))};
+    };
+    products<32, int32_t>(d, a, b, value, [](const auto& left, const auto& right, auto& sums) {
+      add_products(left, right, sums, [](int32_t p, int32_t q, int32_t sum) { return sum + p * q; });
+    });
   }
 
  private:
-  // Matrices of the warp from the fragments, then add(thread, sum, A[row][k], B[k][column]) with k rising.
-  template <int kDepth, class A, class B, class Value, class Add>
-  static void products(const A& a, const B& b, const Value& value, const Add& add) {
-    using Number = decltype(value(0u, 0));
+  // Whether the product of any two such BF16 numbers is one of FP32, so that to add it rounds once.
+  template <int kRows, int kColumns>
+  static bool exact_products(const float (&numbers)[kRows][kColumns]) {
+    bool exact = true;
+    for (const auto& row : numbers)
+      for (const float number : row) {
+        const float size = fabsf(number);
+        exact &= size == 0 || (size >= 0x1p-63f && size < 0x1p63f);
+      }
+    return exact;
+  }
+  // sums[row][column] takes left[row][k] right[k][column] with k rising.
+  template <class Number, int kDepth, class Add>
+  static void add_products(const Number (&left)[16][kDepth], const Number (&right)[kDepth][8],
+                           Number (&sums)[16][8], const Add& add) {
+    for (int row = 0; row < 16; ++row) {
+      Number own[8];
+      for (int column = 0; column < 8; ++column) own[column] = sums[row][column];
+      for (int k = 0; k < kDepth; ++k)
+        for (int column = 0; column < 8; ++column)
+          own[column] = add(left[row][k], right[k][column], own[column]);
+      for (int column = 0; column < 8; ++column) sums[row][column] = own[column];
+    }
+  }
+
+  // Matrices of each warp from the fragments, multiply(A, B, D), and D to the fragments.
+  template <int kDepth, class Number, class D, class A, class B, class Value, class Multiply>
+  static void products(const D& d, const A& a, const B& b, const Value& value, const Multiply& multiply) {
     constexpr int kPerWord = kDepth / 8;
     for (int warp = 0; warp < kThreads; warp += kWarp) {
-      Number left[16][kDepth], right[kDepth][8];
+      Number left[16][kDepth], right[kDepth][8], sums[16][8];
+      const auto each_sum = [&](const auto& use) {
+        for (int lane = 0; lane < kWarp; ++lane) {
+          auto& own = d(warp + lane).v;
+          for (int i = 0; i < 4; ++i) use(own[i], sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+        }
+      };
       for (int lane = 0; lane < kWarp; ++lane) {
         const int group = lane / 4, t = lane % 4;
         const auto& fa = a(warp + lane);
@@ -225,10 +283,9 @@ class Block {
             right[t * kPerWord + e + word * (kDepth / 2)][group] = value(fb.v[word], e);
         }
       }
-      for (int lane = 0; lane < kWarp; ++lane)
-        for (int i = 0; i < 4; ++i)
-          for (int k = 0; k < kDepth; ++k)
-            add(warp + lane, i, left[lane / 4 + i / 2 * 8][k], right[k][lane % 4 * 2 + i % 2]);
+      each_sum([](Number own, Number& sum) { sum = own; });
+      multiply(left, right, sums);
+      each_sum([](Number& own, Number sum) { own = sum; });
     }
   }
 };

@@ -16,11 +16,12 @@ void emulate(const typename Kernel::Arguments& arguments) {
   const Grid grid = Kernel::grid(arguments);
   if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
     throw EmulationFault("more blocks than a device starts");
+  block_progress() = {};
+  const auto shared = std::make_unique<typename Kernel::Shared>();
   for (int z = grid.z; z-- > 0;)
     for (int y = grid.y; y-- > 0;)
       for (int64_t x = grid.x; x-- > 0;) {
-        block_progress() = {};
-        const auto shared = std::make_unique<typename Kernel::Shared>();
+        block_progress().begin_block();
         Block<Kernel::kThreads> block;
         block.x = static_cast<int>(x), block.y = y, block.z = z;
         Kernel::run(block, arguments, *shared);
