@@ -86,11 +86,12 @@ TEST_P(Attention, SoftcapAndSinks) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const float softcap : {0.0f, 0.5f, 20.0f})
       for (const bool sinks : {false, true})
-        for (const int dim : {16, 18, 64})
-          for (const std::int64_t window : {0, 70}) {
-            check({6, 2, dim, window, 16, {{0, 70}, {140, 3}, {4, 1}}, compute, true, softcap, sinks});
-            check({8, 1, dim, window, 7, {{0, 5}, {90, 2}}, compute, true, softcap, sinks});
-          }
+        for (const auto& [dim, window] :
+             std::vector<std::pair<int, std::int64_t>>{{16, 0}, {18, 70}, {64, 0}, {64, 70}}) {
+          if (softcap == 0 && !sinks) continue;  // all other tests
+          check({6, 2, dim, window, 16, {{0, 70}, {140, 3}, {4, 1}}, compute, true, softcap, sinks});
+          check({8, 1, dim, window, 7, {{0, 5}, {90, 2}}, compute, true, softcap, sinks});
+        }
 }
 
 // Latents: every head looks at one row, wider than any head of its own.

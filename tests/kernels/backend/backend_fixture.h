@@ -65,6 +65,11 @@ inline std::vector<BackendParam> multiplying_backends(const std::vector<int>& cp
   return params;
 }
 
+// A device whose threads the host runs in turn.
+inline bool is_emulated(const BackendParam& param) {
+  return param.name == "cuda_emulated" || param.name == "cuda_stand_in";
+}
+
 // Null with `why` when it is not here.
 inline std::shared_ptr<Backend> open_backend(const BackendParam& param, std::string* why) {
   if (param.name == "reference") return make_reference_backend();
