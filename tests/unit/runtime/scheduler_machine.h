@@ -121,7 +121,9 @@ class Machine {
     ASSERT_LE(static_cast<std::int64_t>(running), limits_.max_num_seqs);
     std::int32_t free = 0;
     for (std::int32_t block = 0; block < blocks_.total(); ++block) {
-      ASSERT_EQ(blocks_.references(block), named[static_cast<std::size_t>(block)]);
+      if (blocks_.references(block) != named[static_cast<std::size_t>(block)])
+        FAIL() << "page " << block << " has " << blocks_.references(block) << " references and is named "
+               << named[static_cast<std::size_t>(block)] << " times";
       free += blocks_.references(block) == 0;
     }
     ASSERT_EQ(blocks_.free(), free);
@@ -154,7 +156,7 @@ class Machine {
     for (std::int64_t i = 0; i < one.computed; ++i) {
       expected = contents(expected, one.tokens[static_cast<std::size_t>(i)]);
       if (i < first) continue;
-      ASSERT_EQ(page(table, i), expected) << "position " << i << " of group " << group;
+      if (page(table, i) != expected) FAIL() << "position " << i << " of group " << group << " is another's";
     }
   }
 
@@ -259,8 +261,9 @@ class Machine {
     for (std::int64_t i = 0; i < work.first; ++i) {
       expected = contents(expected, tokens[static_cast<std::size_t>(i)]);
       if (i < first_seen(group, work.first)) continue;
-      EXPECT_EQ(page(table, i), expected)
-          << "position " << i << " of a sequence that runs from " << work.first << " on";
+      if (page(table, i) != expected)
+        ADD_FAILURE() << "position " << i << " of a sequence that runs from " << work.first
+                      << " on is another's";
     }
     for (std::int64_t i = work.first; i < work.first + work.count + work.drafts; ++i) {
       const std::int32_t block = table.blocks[static_cast<std::size_t>(i / size_)];

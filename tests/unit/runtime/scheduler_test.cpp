@@ -44,7 +44,7 @@ std::vector<KvWindow> drawn_windows(Looks looks, unsigned seed) {
   return {KvWindow{}, window};
 }
 
-// 40 seeds of 25,000 steps. The cache is smaller where windows pass, so that it is as scarce.
+// 40 seeds of 8,000 steps: each of what may happen does so a thousand times and more. The cache is smaller where windows pass, so that it is as scarce.
 void drive(Looks looks) {
   const bool stateful = looks == Looks::kAtAllWithStates, windowed = looks != Looks::kAtAll && !stateful;
   const bool apart = looks == Looks::kBothFromPools;
@@ -70,7 +70,7 @@ void drive(Looks looks) {
     std::map<std::uint64_t, Request> requests, request_of;
     std::uint64_t id = 0;
     std::size_t forks = 0;
-    for (int i = 0; i < 25000; ++i, ++steps) {
+    for (int i = 0; i < 8000; ++i, ++steps) {
       if (machine.pick(3) == 0) {
         const Request request = random_request(machine, ++id, 36);
         if (machine.scheduler().add(request) == Refusal::kNone)
@@ -110,7 +110,7 @@ void drive(Looks looks) {
           of_answers += machine.states().of_answers;
     cached += machine.reused, passed += machine.passed, restored += machine.restored;
   }
-  EXPECT_GE(steps, 1'000'000);
+  EXPECT_GE(steps, 320'000);
   for (const std::int64_t count :
        {preemptions, drafted - accepted, accepted, chunks, in_flight, refused, forked, copies, cached})
     EXPECT_GT(count, 1000);
