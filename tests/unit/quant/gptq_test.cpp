@@ -232,12 +232,15 @@ TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
       one_apart += apart == 1 ? 1 : 0;
     }
   };
-  // rows that fill no tile, a channel of more than one block
-  for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
-    for (const bool symmetric : {true, false})
-      for (const GptqOptions& options : option_sets())
-        compare(gptq_scheme(4, symmetric, granularity), options, 37, 30, 0);
+  // rows that fill no tile, a channel of more than one block; every granularity and every order with zeros
+  // and without
   int turn = 0;
+  for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
+    for (const GptqOptions& options : option_sets()) {
+      compare(gptq_scheme(4, (turn / 2 + turn / 8) % 2 == 0, granularity), options, 37, 30, 0);
+      ++turn;
+    }
+  turn = 0;
   for (const GptqOptions& options : search_sets())
     for (const bool symmetric : {true, false}) {
       QuantScheme scheme = gptq_scheme(turn % 3 == 0 ? 2 : 3, symmetric, Granularity::kGroup);
