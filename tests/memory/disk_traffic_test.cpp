@@ -34,7 +34,7 @@ const std::string& medium_checkpoint() {
   static std::string path;
   if (path.empty()) {
     path = (directory / "model").string();
-    write_synthetic_checkpoint(system_io(), path, synthetic_shape("medium-qwen3"), 1, 60'000'000);
+    write_synthetic_checkpoint(system_io(), path, synthetic_shape("medium-qwen3"), 1, 30'000'000);
     std::this_thread::sleep_for(std::chrono::milliseconds(2100));
   }
   return path;

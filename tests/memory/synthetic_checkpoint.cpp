@@ -262,7 +262,7 @@ const std::vector<SyntheticShape>& synthetic_shapes() {
       {"mistral-7b", "mistral", 4096, 14336, 32, 32, 8, 128, 32768, false},
       {"qwen3-30b-a3b", "qwen3_moe", 2048, 768, 48, 32, 4, 128, 151936, false, 128, 8},
       {"256-experts", "qwen3_moe", 2048, 512, 40, 16, 2, 256, 248320, false, 256, 8},
-      {"medium-qwen3", "qwen3", 1024, 3072, 2, 8, 4, 128, 16384, false},
+      {"medium-qwen3", "qwen3", 768, 2304, 2, 6, 3, 128, 8192, false},
       {"small-llama", "llama", 256, 768, 2, 8, 4, 32, 2048, true},
       {"small-qwen2", "qwen2", 256, 1024, 2, 4, 2, 64, 4096, true},
       {"small-qwen3", "qwen3", 256, 1536, 3, 4, 2, 64, 4096, false},
