@@ -127,13 +127,13 @@ std::int64_t tower_depth(ConfigFields& config, const char* of) {
   return fields.integer(key, kLayersRange, 0);
 }
 
-struct Tower {
+struct TowerParts {
   const char* config;
   std::int64_t depth;
   std::span<const char* const> parts;
 };
 
-void find_parts(const Checkpoint& checkpoint, const Wrapper& wrapper, const Tower& tower,
+void find_parts(const Checkpoint& checkpoint, const Wrapper& wrapper, const TowerParts& tower,
                 CarriedSpec& carried) {
   for (const char* const part : tower.parts) {
     const std::size_t before = carried.parts.size();
@@ -225,7 +225,7 @@ bool read_wrapper(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigFi
   WrapperSpec& around = spec.wrapper.emplace();
   read_architecture(config, wrapper.architecture, wrapper.model_type, spec);
   for (const char* const key : wrapper.image_keys) config.find(key);
-  std::vector<Tower> towers = {{"vision_config", tower_depth(config, "vision_config"), wrapper.parts}};
+  std::vector<TowerParts> towers = {{"vision_config", tower_depth(config, "vision_config"), wrapper.parts}};
   if (const FurtherTower& further = wrapper.further;
       further.config != nullptr && config.find(further.config) != nullptr)
     towers.push_back({further.config, tower_depth(config, further.config), further.parts});
@@ -235,7 +235,7 @@ bool read_wrapper(const Checkpoint& checkpoint, const Wrapper& wrapper, ConfigFi
   put_under(around.prefix, spec);
   const auto stored = [&](const char* head) { return !tensors_under(checkpoint, head).empty(); };
   if (stored("language_model.lm_head")) spec.head_module = "language_model.lm_head";
-  for (const Tower& tower : towers) find_parts(checkpoint, wrapper, tower, spec.carried);
+  for (const TowerParts& tower : towers) find_parts(checkpoint, wrapper, tower, spec.carried);
   find_carried(checkpoint, spec.carried);
   if (!wrapper.ties_without_head) return tied;
   const Json* const said = config.find("tie_word_embeddings");
