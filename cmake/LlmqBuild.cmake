@@ -32,6 +32,17 @@ function(llmq_global_settings)
   endif()
 endfunction()
 
+# A build that is used once compiles what computes next to nothing without optimization, tests and the command line with it (scripts/check_portable.sh).
+set(LLMQ_BUILT_SOON "" CACHE STRING "libraries without optimization, as llmq_library names them: model;export")
+
+# For a target whose headers cost more than its sources: batches of so many, where those of the build are not larger.
+function(llmq_batches_of target least)
+  if(CMAKE_UNITY_BUILD_BATCH_SIZE GREATER least)
+    set(least ${CMAKE_UNITY_BUILD_BATCH_SIZE})
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE ${least})
+endfunction()
+
 # Warnings are errors in our own code.
 function(llmq_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
@@ -45,7 +56,7 @@ endfunction()
 # For code whose own speed nobody feels, such as most tests: a quarter of its build time less, half of it with sanitizers. The libraries that it calls
 # stay as fast as they are.
 function(llmq_built_soon target)
-  if(LLMQ_SANITIZE)
+  if(LLMQ_SANITIZE OR LLMQ_BUILT_SOON)
     target_compile_options(${target} PRIVATE -O0)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${target} PRIVATE -O1)
@@ -64,6 +75,9 @@ function(llmq_library name)
     target_include_directories(llmq_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
     target_link_libraries(llmq_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
     llmq_warnings(llmq_${name})
+    if(name IN_LIST LLMQ_BUILT_SOON)
+      llmq_built_soon(llmq_${name})
+    endif()
     if(LLMQ_FUZZ AND name MATCHES "^(base|tensor|io|jinja|http|tokenizer|model|export|quant|serve|evaluate)$")  # where readers are: the fuzzer sees their branches
       target_compile_options(llmq_${name} PRIVATE -fsanitize=fuzzer-no-link)
       target_link_options(llmq_${name} INTERFACE -fsanitize=fuzzer-no-link)
