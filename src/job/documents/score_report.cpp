@@ -59,14 +59,14 @@ ScoredOutput find_output(Io& io, const std::string& named) {
   return output;
 }
 
-std::string last_name(const std::string& model) {
+std::string scored_name(const std::string& model) {
   const Path path = tidy_path(model);
   return path.has_filename() ? path.filename().string() : model;
 }
 
 void must_be_of(const TaskScores& scores, const ScoredOutput& output, const ScoreRequest& request) {
   const bool same = request.model.empty() ? std::find(output.names.begin(), output.names.end(),
-                                                      last_name(scores.model)) != output.names.end()
+                                                      scored_name(scores.model)) != output.names.end()
                                           : scores.model == request.model;
   if (same) return;
   fail(ErrorKind::kBadInput,
