@@ -54,7 +54,7 @@ check-all:
 
 # Planted faults, each of which a named test must see. On top of what `make test` built.
 faults: install-dependencies
-	@scripts/install_dependencies.sh interop
+	@scripts/install_dependencies.sh interop fuzz
 	cmake --preset cpu-release
 	cmake --build $(BUILD) -j$(JOBS)
 	tests/faults/run_faults.py $(BUILD) $${FAULT_SECONDS:+--seconds $$FAULT_SECONDS}
