@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from faults import FAULTS  # noqa: E402
 from faulty_build import ROOT, Build, Once  # noqa: E402
 
-TIMEOUT = 300  # seconds, where no fault is planted
+TIMEOUT = 1500  # seconds, where no fault is planted: longer than a test takes on any busy machine
 
 
 def spaces_free(pattern):
