@@ -134,7 +134,7 @@ LLMQ_INLINE void gemm_last_rows(const GemmPanel& g, int64_t first_row, int64_t r
   }
 }
 
-// Transposed rows from first_row on, Rows at a time, then half as many: there are panels of them, or a tile's channels.
+// Transposed rows from first_row on, Rows at a time, then fewer: whole panels of them, or a tile's channels.
 template <class V, class Product, int Rows>
 LLMQ_INLINE void gemm_transposed_rows(const GemmPanel& g, int64_t first_row) {
   for (; first_row + Rows <= g.rows; first_row += Rows) gemm_tile<V, Product, Rows, true>(g, first_row);
