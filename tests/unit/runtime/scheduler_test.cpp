@@ -44,7 +44,8 @@ std::vector<KvWindow> drawn_windows(Looks looks, unsigned seed) {
   return {KvWindow{}, window};
 }
 
-// 40 seeds of 8,000 steps: each of what may happen does so a thousand times and more. The cache is smaller where windows pass, so that it is as scarce.
+// 40 seeds of 8,000 steps: each of what may happen does so a thousand times and more. The cache is smaller
+// where windows pass, so that it is as scarce.
 void drive(Looks looks) {
   const bool stateful = looks == Looks::kAtAllWithStates, windowed = looks != Looks::kAtAll && !stateful;
   const bool apart = looks == Looks::kBothFromPools;
