@@ -93,8 +93,8 @@ def llama_perplexity(path, chunks):
     return 512 * chunks / (moment("Final estimate") - moment("perplexity: calculating"))
 
 
-def peer_python(tool, script, *arguments):
-    environment = f"{peers}/{'llmcompressor' if tool == 'llmcompressor' else 'transformers'}/bin/python"
+def peer_python(environment, script, *arguments):
+    environment = f"{peers}/{environment}/bin/python"
     return float(run([environment, f"{root}/tests/bench/peers/{script}", *arguments])[0].strip().splitlines()[-1])
 
 
@@ -112,7 +112,7 @@ def quantize_peer(tool, method):
 
 SPEED, SECONDS = "tokens/s", "s"
 llama, transformers = f"{tools}/llama-bench", f"{peers}/transformers/bin/python"
-compressor = f"{peers}/llmcompressor/bin/python"
+compressor, gptqmodel = f"{peers}/llmcompressor/bin/python", f"{peers}/gptqmodel/bin/python"
 # word, what, unit, ours, the peer's name, the peer, the file that must be there
 ROWS = [
     ("decode", "decode, batch 1, W4 g64, int8 head, against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 16, 64, 1, "--head", "int8")[0], "llama.cpp", lambda: llama_bench(gguf("q4_0"), 0, 64), llama),
@@ -130,7 +130,7 @@ ROWS = [
     ("evaluate", "eval-ppl, context 2048, BF16", SPEED, lambda: ours("eval-ppl", model, "--max-windows", 6, "--compute", "bfloat16")["tokens_per_second"], "Transformers BF16",
      lambda: peer_python("transformers", "transformers_perplexity.py", model, wikitext, 6, "bfloat16", threads), transformers),
     ("quantize", "GPTQ, W4 g64, 64 x 512 tokens", SECONDS, lambda: quantize("gptq", "w4a16_g64_sym"), "llm-compressor", lambda: quantize_peer("llmcompressor", "gptq"), compressor),
-    ("quantize", "GPTQ, W4 g64, 64 x 512 tokens", SECONDS, lambda: quantize("gptq", "w4a16_g64_sym"), "GPTQModel", lambda: quantize_peer("gptqmodel", "gptq"), transformers),
+    ("quantize", "GPTQ, W4 g64, 64 x 512 tokens", SECONDS, lambda: quantize("gptq", "w4a16_g64_sym"), "GPTQModel", lambda: quantize_peer("gptqmodel", "gptq"), gptqmodel),
     ("quantize", "AWQ, W4 g64, 64 x 512 tokens", SECONDS, lambda: quantize("awq", "w4a16_g64_asym"), "llm-compressor", lambda: quantize_peer("llmcompressor", "awq"), compressor),
     ("quantize", "SmoothQuant W8A8, alpha 0.5, 64 x 512 tokens", SECONDS, lambda: quantize("smoothquant", "w8a8", "--set", "smoothquant.alpha=0.5"), "llm-compressor",
      lambda: quantize_peer("llmcompressor", "smoothquant"), compressor),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The programs llmq is measured against, pinned, each in a place of its own below $LLMQ_PEERS (default ~/.cache/llmq-peers). What is there already is used.
-#   install_bench_peers.sh [transformers llmcompressor llama.cpp ...]     all of them when none is named; a quarter of an hour on two cores
+#   install_bench_peers.sh [transformers llmcompressor gptqmodel llama.cpp ...]     all of them when none is named; a quarter of an hour on two cores
 # llama.cpp is built from the sources that the sdist of llama-cpp-python carries.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -29,11 +29,11 @@ llama_cpp() {
   cmake --build "$peers/llama.cpp" -j"$(nproc)" --target "${missing[@]}" >"$peers/llama.cpp-build.log" 2>&1
 }
 
-for peer in "${@:-transformers llmcompressor llama.cpp}"; do
+for peer in "${@:-transformers llmcompressor gptqmodel llama.cpp}"; do
   for one in $peer; do
     case $one in
       llama.cpp) llama_cpp ;;
-      transformers | llmcompressor) environment "$one" ;;
+      transformers | llmcompressor | gptqmodel) environment "$one" ;;
       *) echo "unknown peer: $one" >&2; exit 2 ;;
     esac
     echo "ready: $one"

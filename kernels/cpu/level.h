@@ -8,7 +8,7 @@ extern const CpuKernels kScalarKernels;
 extern const CpuKernels kAvx2Kernels;  // x86-64 builds only, as what follows
 extern const CpuKernels kAvx512Kernels;
 // A function, since a table that is made as the program starts would run AVX-512 on every processor.
-const CpuKernels& avx512_bf16_kernels();
+const CpuKernels& avx512_bf16_kernels() noexcept;
 
 // Null where the processor (or the build) lacks the level. "avx512" means BF16 and VNNI instructions too
 // where the processor has both.

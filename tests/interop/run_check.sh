@@ -11,6 +11,7 @@ mkdir -p "$peers"
 . "$here/peer_packages.sh"
 environment_of() {
   case $1 in
+    awq_gemm | gptq) echo gptqmodel ;;
     compressed_tensors) echo llmcompressor ;;
     model_signing) echo signing ;;
     openai) echo openai ;;
@@ -21,11 +22,12 @@ environment_of() {
 
 pip() { "$python" -m pip "$@" -q --disable-pip-version-check; }
 reachable() { pip download --no-deps --no-cache-dir --timeout 30 --retries 1 -d "$work/reachable" six==1.16.0 >/dev/null 2>&1; }
-# uv takes half of pip's processor time for the gigabytes of torch. It does not read pip's settings, by which alone some machines reach PyPI: then pip.
+# uv takes half of pip's processor time for the gigabytes of torch, and those that two environments share it links. It does not read pip's settings,
+# by which alone some machines reach PyPI: then pip.
 # --no-compile: of torch's thousands of modules a check imports a few, which Python compiles then.
 install() {
   { [ -x "$peers/uv/bin/uv" ] || { python3 -m venv "$peers/uv" && "$peers/uv/bin/python" -m pip install -q --disable-pip-version-check uv==0.13.9; }; } &&
-    "$peers/uv/bin/uv" pip install -q --no-cache --python "$python" "${wanted[@]}" || pip install --no-compile "${wanted[@]}"
+    "$peers/uv/bin/uv" pip install -q --cache-dir "$peers/uv/cache" --python "$python" "${wanted[@]}" || pip install --no-compile "${wanted[@]}"
 }
 give_up() {  # what could not be had
   if reachable; then echo "FAILED: $1 could not be installed although PyPI answers"; exit 1; fi

@@ -130,7 +130,7 @@ struct PairCodes {
 
 }  // namespace
 
-const CpuKernels& avx512_bf16_kernels() {
+const CpuKernels& avx512_bf16_kernels() noexcept {
   static const CpuKernels kernels =
       with_products<Avx512, ProductPairs, ProductQuads, PairCodes>(kAvx512Kernels, "avx512_bf16");
   return kernels;

@@ -13,7 +13,7 @@ namespace llmq {
 
 // `table`, all of whose other entries may be of any level of these vectors, with what the products compute.
 template <class V, class Bf16Product, class Int8Product, class Codes>
-constexpr CpuKernels with_products(CpuKernels table, const char* name) {
+constexpr CpuKernels with_products(CpuKernels table, const char* name) noexcept {
   constexpr int kBf16 = static_cast<int>(CpuFormat::kBF16);
   table.name = name;
   table.gemm[kBf16] = gemm<V, Bf16Product>;
