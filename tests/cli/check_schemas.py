@@ -375,7 +375,7 @@ def check_recipes(folder):
         fault(f"{len(documents)} recipes were found, and 25 at least were expected: they are no longer read right")
     every_key = next(document for _, document, where in documents if where == "seed every_key")
     for spoilt, how in spoilt_ones("recipe", every_key):
-        if not program_refuses(json.dumps(spoilt), folder):
+        if not program_refuses(json.dumps(spoilt()), folder):
             fault(f"the program takes a recipe {how}")
     return documents
 
@@ -421,26 +421,36 @@ def properties_at(schema, document, path):
     return properties_at(below, document[path[0]], path[1:])
 
 
+def with_change(document, path, change):
+    """A copy in which change() was called with what lies at the path; all beside the path is the document's own."""
+    copied = copy.copy(document)
+    if path:
+        copied[path[0]] = with_change(copied[path[0]], path[1:], change)
+    else:
+        change(copied)
+    return copied
+
+
 def spoilt_ones(name, document):
-    """(document, how) of everything that is wrong in one place."""
+    """(what makes the document, how) of everything that is wrong in one place."""
+    def spoilt(path, word, value):
+        return lambda: with_change(document, path, lambda at: at.__setitem__(word, value))
+
+    def lacking(path, word):
+        return lambda: with_change(document, path, lambda at: at.pop(word))
+
     for path in places(document):
         keys = tuple(word for word in path if isinstance(word, str))
         if (name, *keys[:2]) in FREE:
             continue
         where, value = "/".join(map(str, path)), at(document, path)
         if path:
-            spoilt = copy.deepcopy(document)
-            at(spoilt, path[:-1])[path[-1]] = WRONG
-            yield spoilt, f"with a wrong type at {where}"
+            yield spoilt(path[:-1], path[-1], WRONG), f"with a wrong type at {where}"
         required = properties_at(RESOLVED[name], document, path) if isinstance(value, dict) else None
         if required is not None:
-            spoilt = copy.deepcopy(document)
-            at(spoilt, path)["no_such_key"] = 1
-            yield spoilt, f"with a key more at '{where}'"
+            yield spoilt(path, "no_such_key", 1), f"with a key more at '{where}'"
             for key in sorted(key for key in required if (name, *keys, key) not in OTHER_FORM):
-                spoilt = copy.deepcopy(document)
-                del at(spoilt, path)[key]
-                yield spoilt, f"without {key} at '{where}'"
+                yield lacking(path, key), f"without {key} at '{where}'"
 
 
 def forms_of(name):
@@ -462,7 +472,7 @@ def check_refusals(documents):
             if asked[name, how] > ENOUGH:
                 continue
             count += 1
-            if VALIDATORS[name].is_valid(spoilt):
+            if VALIDATORS[name].is_valid(spoilt()):
                 fault(f"{name}.json takes {what} {how}")
             (dropped if how.startswith("without") else changed).add(name)
     for name in RESOLVED:
