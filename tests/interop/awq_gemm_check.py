@@ -6,7 +6,7 @@ import sys
 import torch
 from safetensors.torch import load_file
 from gptqmodel import BACKEND, GPTQModel
-from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
+from peer import TINYSTORIES, expect, finish, llmq, own_perplexity, perplexity, same_bits
 
 program, work = sys.argv[1:3]
 packed, dense = f"{work}/awq", f"{work}/dense"
@@ -35,7 +35,7 @@ for name, module in modules.items():
     expect(same_bits(theirs, ours[key]), f"{name}: dequantized weights equal to the bit")
     # The kernel itself rounds the product of code and scale to F16; in float32 the module is its codes, zeros and scales.
     module.forward = lambda x, weight=theirs: torch.nn.functional.linear(x, weight)
-mine = llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"]
+mine = own_perplexity(program, packed, 4)
 model = loaded.model.float()
 stored = load_file(f"{packed}/model.safetensors")  # embedding and norms are F32 there, and went through F16 above
 stored["model.embed_tokens.weight"] = stored.pop("lm_head.weight")  # tied

@@ -1,7 +1,7 @@
 """The quantized checkpoints of the compressed-tensors checks, and what a loaded module's weight is in float32."""
 import torch
 from safetensors.torch import load_file
-from peer import TINYSTORIES, llmq
+from peer import TINYSTORIES, calibration, llmq
 
 CASES = {  # name -> settings of the recipe
     "rtn-asym": ["method=rtn", "scheme=w4a16_g64_asym"],
@@ -11,8 +11,8 @@ CASES = {  # name -> settings of the recipe
     "rtn-3bit": ["method=rtn", "scheme=w3a16_g64_sym"],
     "rtn-2bit": ["method=rtn", "scheme=w2a16_g32_sym"],
     # Signed scales: full_range puts the largest weight of a group on code 0 where that loses less.
-    "gptq-static": ["method=gptq", "scheme=w4a16_g64_sym", "gptq.order=static", "calibration.samples=8", "calibration.sequence_length=256"],
-    "awq": ["method=awq", "scheme=w4a16_g64_asym", "calibration.samples=8", "calibration.sequence_length=256"],
+    "gptq-static": ["method=gptq", "scheme=w4a16_g64_sym", "gptq.order=static", *calibration(8, 256)],
+    "awq": ["method=awq", "scheme=w4a16_g64_asym", *calibration(8, 256)],
     "mixed": ["method=rtn", "scheme=w4a16_g64_asym", 'overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]'],
     "mixed-sym": ["method=rtn", "scheme=w4a16_g64_sym", 'overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]'],
 }

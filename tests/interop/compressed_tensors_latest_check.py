@@ -8,14 +8,14 @@ import sys
 import torch
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 from compressed_tensors_cases import CASES, differing, loaded_weights, our_weights, symmetric, write_case
-from peer import expect, finish, llmq, perplexity
+from peer import calibration, expect, finish, llmq, own_perplexity, perplexity
 
 program, work = sys.argv[1:3]
 for name in [n for n in CASES if n != "mixed"]:
     packed = write_case(program, name, work)
     if symmetric(name):
         model = AutoModelForCausalLM.from_pretrained(packed, dtype=torch.float32).eval()
-        peer, mine = perplexity(model, packed, 4, 512), llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"]
+        peer, mine = perplexity(model, packed, 4, 512), own_perplexity(program, packed, 4)
         expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f}, Transformers {peer:.6f}")
         ours, theirs = our_weights(program, packed, "f32"), loaded_weights(model)
     else:
@@ -25,7 +25,7 @@ for name in [n for n in CASES if n != "mixed"]:
     expect(len(ours) == 14 and not wrong, f"{name}: 14 linears equal to the bit{': not ' + ', '.join(wrong[:3]) if wrong else ''}")
 
 # A group index per column was taken out of the library: whoever writes it is refused. When this fails, the loader table changes too.
-CASES["gptq-act"] = ["method=gptq", "scheme=w4a16_g64_sym", "gptq.order=act", "calibration.samples=8", "calibration.sequence_length=256"]
+CASES["gptq-act"] = ["method=gptq", "scheme=w4a16_g64_sym", "gptq.order=act", *calibration(8, 256)]
 packed = write_case(program, "gptq-act", work)
 verdicts = llmq(program, "inspect", packed)["loaders"]
 expect(not any(v["fits"] for v in verdicts), "gptq-act: the table names no loader")

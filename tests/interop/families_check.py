@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GraniteConfig, GraniteMoeConfig, Llama4TextConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
 
 from make_random_models import add_further_block, as_fp8
-from peer import TINYSTORIES, expect, finish, llmq, perplexity
+from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity, perplexity
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
-SAMPLES = ["calibration.samples=8", "calibration.sequence_length=256"]
+SAMPLES = calibration(4, 128)
 # Symmetric: compressed-tensors 0.20 declares zero points with the shape of another layout (compressed_tensors_latest_check.py).
 METHODS = {
     "rtn": ["scheme=w4a16_g32_sym"],
@@ -191,7 +191,7 @@ def stacked(folder, mixture, both, down, turned=False):
 def check_against_transformers(program, name, folder, peers_copy=None):
     model = AutoModelForCausalLM.from_pretrained(peers_copy or folder, dtype=torch.float32, attn_implementation="eager").eval()
     peer = perplexity(model, folder, 2, 512)
-    mine = llmq(program, "eval-ppl", folder, "--max-windows", 2)["ppl"]
+    mine = own_perplexity(program, folder, 2)
     expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f}, Transformers {peer:.6f}")
     return mine
 
@@ -208,7 +208,7 @@ def check_family(program, family, source, work, packed=True):
         check = llmq(program, "verify", output)
         expect(check["ok"], f"{family}, {method}: the output is what its manifest says")
         if "smoothquant" in method:  # Transformers rounds inputs of 8 bits elsewhere
-            found = llmq(program, "eval-ppl", output, "--max-windows", 2)["ppl"]
+            found = own_perplexity(program, output, 2)
             expect(abs(found / original - 1) < 0.05, f"{family}, {method}: perplexity {found:.4f} of {original:.4f}")
         else:
             check_against_transformers(program, f"{family}, {method}", output)
@@ -226,7 +226,7 @@ def check_budget(program, family, output, work):
     of_experts = [choice for choice in choices if "experts" in choice]
     expect(len({choice["bits"] for choice in choices}) == 2 and all(len(c["modules"]) == 12 and c["experts"] == 4 for c in of_experts) and of_experts,
            f"{family}: of {len(choices)} choices {len(of_experts)} are of all experts of a layer")
-    llmq(program, "eval-ppl", output, "--max-windows", 2)
+    own_perplexity(program, output, 2)
     if family in STACKED:
         return
     dense = os.path.join(work, f"{family}-budget-dense")
@@ -259,7 +259,7 @@ def check_mixture(program, family, source, work):
     peers_copy = stacked(dense, *STACKED[family]) if family in STACKED else dense
     wanted = check_against_transformers(program, f"{family}, dense", dense, peers_copy)
     packed = quantized("packed", "scheme=w4a16_g32_sym")
-    found = llmq(program, "eval-ppl", packed, "--max-windows", 2)["ppl"]
+    found = own_perplexity(program, packed, 2)
     expect(found == wanted, f"{family}: packed and dense have one perplexity: {found!r}, {wanted!r}")
     if family not in STACKED:
         theirs, ours = expert_weights(packed), expert_weights(dense)
@@ -272,21 +272,21 @@ def check_mixture(program, family, source, work):
         asked = json.load(open(os.path.join(output, "config.json")))["quantization_config"]
         left = asked["dynamic"] if form == "gptq" else asked["modules_to_not_convert"]
         expect(any("gate" in name or "router" in name for name in left), f"{family}, {form}: loaders are told that routers are dense")
-        llmq(program, "eval-ppl", output, "--max-windows", 2)
-    few = ("calibration.samples=8", "calibration.sequence_length=64")
+        own_perplexity(program, output, 2)
+    few = calibration(8, 64)
     for method in ("gptq", "awq", "awq,gptq"):
         calibrated = quantized(f"calibrated-{method}", "scheme=w4a16_g32_sym", *few, method=method)
         mixtures = json.load(open(os.path.join(calibrated, "report.json")))["mixtures"]
         expect(all(sum(m["tokens"]) % 512 == 0 and len(m["tokens"]) == m["experts"] for m in mixtures),
                f"{family}, {method}: every token of {len(mixtures)} blocks went to as many experts as the router asks for")
-        llmq(program, "eval-ppl", calibrated, "--max-windows", 2)
+        own_perplexity(program, calibrated, 2)
     # Folds alone: 8 bits lose little (0.3 % of Mixtral's, whose random router has near ties, without a fold, too).
     folded = quantized("folded", "scheme=w8a16_g32_asym", "format=safetensors", *few, method="awq")
     found = check_against_transformers(program, f"{family}, folded", folded,
                                        stacked(folded, *STACKED[family]) if family in STACKED else folded)
     expect(abs(found / original - 1) < 5e-3, f"{family}, folded: perplexity {found:.5f} of {original:.5f}")
     smoothed = quantized("smoothed", "scheme=w8a8", *few, method="smoothquant")
-    found = llmq(program, "eval-ppl", smoothed, "--max-windows", 2)["ppl"]
+    found = own_perplexity(program, smoothed, 2)
     expect(abs(found / original - 1) < 0.05, f"{family}, smoothquant: perplexity {found:.4f} of {original:.4f}")
     check_budget(program, family, quantized("budget", "scheme=w4a16_g32_sym", *few, "target_bits=6", "mixed.bits=[4, 8]"), work)
 
@@ -318,8 +318,8 @@ def check_float8_source(program, source, work):
 def main():
     program, work = sys.argv[1:3]
     phi3 = fused_tinystories(os.path.join(work, "phi3"))
-    ours = llmq(program, "eval-ppl", TINYSTORIES, "--max-windows", 2)["ppl"]
-    fused = llmq(program, "eval-ppl", phi3, "--max-windows", 2)["ppl"]
+    ours = own_perplexity(program, TINYSTORIES, 2)
+    fused = own_perplexity(program, phi3, 2)
     expect(ours == fused, f"phi3: the perplexity of tinystories, {ours!r}, with fused linears {fused!r}")
     check_family(program, "phi3", phi3, work)
     opt = random_model(OPT, os.path.join(work, "opt"))
@@ -345,11 +345,11 @@ def main():
     check_family(program, "starcoder2", random_model(STARCODER2, os.path.join(work, "starcoder2")), work)
     olmo2 = random_model(OLMO2, os.path.join(work, "olmo2"))
     check_family(program, "olmo2", olmo2, work)
-    random = llmq(program, "eval-ppl", olmo2, "--max-windows", 2)["ppl"]
+    random = own_perplexity(program, olmo2, 2)
     for family, model, ppl in (("phi3", phi3, ours), ("olmo2", olmo2, random)):
         gguf = os.path.join(work, f"{family}.gguf")
         subprocess.run([program, "convert", model, gguf, "--to", "gguf", "--dtype", "f32"], check=True)
-        read = llmq(program, "eval-ppl", gguf, "--max-windows", 2)["ppl"]
+        read = own_perplexity(program, gguf, 2)
         expect(read == ppl, f"{family}: the perplexity of its GGUF, {read!r}, is that of its safetensors, {ppl!r}")
     for family, config in MIXTURES.items():
         check_mixture(program, family, random_model(config, os.path.join(work, family)), work)

@@ -11,7 +11,7 @@ from compressed_tensors.quantization.quant_scheme import MXFP4A16, MXFP8A16, NVF
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from compressed_tensors_cases import CASES, differing, loaded_weights, our_weights, write_case
-from peer import TINYSTORIES, expect, finish, llmq, perplexity
+from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity, perplexity
 
 PRESETS = {"nvfp4a16": (NVFP4A16, "nvfp4-pack-quantized"), "mxfp4": (MXFP4A16, "mxfp4-pack-quantized"), "mxfp8a16": (MXFP8A16, "mxfp8-quantized")}
 program, work = sys.argv[1:3]
@@ -36,11 +36,11 @@ for scheme, (preset, format) in PRESETS.items():
         expect(len(ours) == 14 and not wrong, f"{name}: 14 linears equal to the bit{': not ' + ', '.join(wrong[:3]) if wrong else ''}")
         for module in model.modules():
             module.quantization_enabled = False  # else it rounds what it widened once more
-        peer, mine = perplexity(torch.nn.Module.float(model), packed, 4, 512), llmq(program, "eval-ppl", f"{packed}-bf16", "--max-windows", 4)["ppl"]
+        peer, mine = perplexity(torch.nn.Module.float(model), packed, 4, 512), own_perplexity(program, f"{packed}-bf16", 4)
         expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f} of these weights, Transformers {peer:.6f}")
         our_weights(program, packed, "f32")
-        exact = llmq(program, "eval-ppl", f"{packed}-f32", "--max-windows", 4)["ppl"]
-        expect(llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"] == exact, f"{name}: perplexity {exact:.6f} of the packed ones, which are not rounded to BF16")
+        exact = own_perplexity(program, f"{packed}-f32", 4)
+        expect(own_perplexity(program, packed, 4) == exact, f"{name}: perplexity {exact:.6f} of the packed ones, which are not rounded to BF16")
 
         stored = load_file(f"{packed}/model.safetensors")
         compressor, wrong = BaseCompressor.get_value_from_registry(format), []
@@ -71,7 +71,7 @@ FORMATS = {
     "model.layers.1.mlp.down_proj": ("fp8", "float-quantized"),
 }
 overrides = ", ".join(f'{{match: "re:.*{match}", scheme: {scheme}}}' for match, (scheme, _) in FORMATS.items())
-CASES["mixed"] = ["method=[awq, gptq]", "calibration.samples=8", "calibration.sequence_length=256", "scheme=w4a16_g64_sym", f"overrides=[{overrides}]"]
+CASES["mixed"] = ["method=[awq, gptq]", *calibration(8, 256), "scheme=w4a16_g64_sym", f"overrides=[{overrides}]"]
 packed = write_case(program, "mixed", work)
 config = json.load(open(f"{packed}/config.json"))["quantization_config"]
 found = [(target, group["format"]) for group in config["config_groups"].values() for target in group["targets"]]

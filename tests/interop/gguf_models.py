@@ -1,5 +1,5 @@
 """Random models of families that GGUF has in another form than Hugging Face: heads in another order, matrices split and turned, blocks behind the last."""
-import glob, json, math, os, shutil
+import glob, json, math, os, shutil, sys
 import numpy as np
 import torch
 from peer import TINYSTORIES
@@ -9,8 +9,11 @@ from transformers import (Cohere2Config, CohereConfig, DeepseekV2Config, Deepsee
                           Qwen3NextConfig, SmolLM3Config, Starcoder2Config)
 from make_random_models import fill
 
+# SmolLM2's, whole beside llama.cpp, whose converter knows it by its ids of a text; else its first tokens, of which models are small.
+VOCABULARY = 49152 if sys.argv[3:] else 4096
+
 # Two value heads for each key head, so that their order shows; no power of two, so that a run that is too short shows, too.
-HYBRID = dict(vocab_size=49152, pad_token_id=None, hidden_size=256, intermediate_size=512, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+HYBRID = dict(vocab_size=VOCABULARY, pad_token_id=None, hidden_size=256, intermediate_size=512, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
               head_dim=64, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, linear_num_key_heads=3,
               linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=32, linear_conv_kernel_dim=4)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=96)
@@ -24,6 +27,19 @@ DENSE = dict(pad_token_id=None, hidden_size=256, intermediate_size=512, num_hidd
 LATENT = dict(kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=48, num_key_value_heads=4)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
 GLM_TOKENS = ("[gMASK]", "<|user|>", "<|observation|>")
+
+
+def first_tokens(source, directory, count):
+    """A tokenizer of byte-pair merges with its first `count` tokens, each merged from others of them."""
+    shutil.copytree(source, directory, ignore=lambda _, names: [name for name in names if "token" not in name and "chat_template" not in name])
+    with open(f"{directory}/tokenizer.json", "r+", encoding="utf-8") as file:
+        said = json.load(file)
+        vocabulary = {token: number for token, number in said["model"]["vocab"].items() if number < count}
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in said["model"]["merges"]]
+        said["model"].update(vocab=vocabulary, merges=[pair for pair in pairs if {*pair, "".join(pair)} <= vocabulary.keys()])
+        file.seek(0), file.truncate()
+        json.dump(said, file)
+    return directory
 
 
 def glm_tokenizer(source, directory):
@@ -57,21 +73,21 @@ def grouped_models(random_model, tokenizer, work):
     sigmoids, softmax = dict(scoring_func="sigmoid", topk_method="noaux_tc"), dict(scoring_func="softmax", topk_method="greedy")
     models = {
         "glm4_moe": random_model("glm4-moe-tiny", Glm4MoeConfig(
-            **GROUPED, vocab_size=49160, num_key_value_heads=2, head_dim=64, n_group=2, topk_group=1, use_qk_norm=True, attention_bias=True,
+            **GROUPED, vocab_size=VOCABULARY + 8, num_key_value_heads=2, head_dim=64, n_group=2, topk_group=1, use_qk_norm=True, attention_bias=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5)), glm),
         "deepseek_v2": say(random_model("deepseek-v2-tiny", DeepseekV2Config(
-            **GROUPED, **LATENT, vocab_size=49152, q_lora_rank=96, n_group=1, topk_group=1, norm_topk_prob=False,
+            **GROUPED, **LATENT, vocab_size=VOCABULARY, q_lora_rank=96, n_group=1, topk_group=1, norm_topk_prob=False,
             rope_parameters=dict(**YARN, mscale=0.707, mscale_all_dim=0.707)), tokenizer), **softmax),
         "deepseek_v3": say(random_model("deepseek-v3-tiny", DeepseekV3Config(
-            **GROUPED, **LATENT, vocab_size=49152, q_lora_rank=96, n_group=4, topk_group=2, rope_parameters=dict(**YARN, mscale=1.0, mscale_all_dim=1.0)),
+            **GROUPED, **LATENT, vocab_size=VOCABULARY, q_lora_rank=96, n_group=4, topk_group=2, rope_parameters=dict(**YARN, mscale=1.0, mscale_all_dim=1.0)),
             tokenizer), **sigmoids),
         "glm4_moe_lite": say(random_model("glm4-moe-lite-tiny", Glm4MoeLiteConfig(
-            **GROUPED, **LATENT, vocab_size=49160, q_lora_rank=96, n_group=1, topk_group=1, rope_interleave=True), glm), first_k_dense_replace=1, **sigmoids),
+            **GROUPED, **LATENT, vocab_size=VOCABULARY + 8, q_lora_rank=96, n_group=1, topk_group=1, rope_interleave=True), glm), first_k_dense_replace=1, **sigmoids),
     }
     for name in ("glm4_moe", "glm4_moe_lite"):
         add_next_block(models[name])
-    models["glm4"] = random_model("glm4-tiny", Glm4Config(**DENSE, vocab_size=49160, head_dim=64, attention_bias=True), glm)
-    models["smollm3"] = random_model("smollm3-tiny", SmolLM3Config(**DENSE, vocab_size=49152), tokenizer)
+    models["glm4"] = random_model("glm4-tiny", Glm4Config(**DENSE, vocab_size=VOCABULARY + 8, head_dim=64, attention_bias=True), glm)
+    models["smollm3"] = random_model("smollm3-tiny", SmolLM3Config(**DENSE, vocab_size=VOCABULARY), tokenizer)
     return models
 
 
@@ -91,14 +107,14 @@ def dense_models(random_model, tokenizer, work):
     grows = dict(YARN, rope_theta=1e6, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
     stretched = dict(full_attention=dict(YARN, rope_theta=5e5, attention_factor=0.1 * math.log(4) + 1), sliding_attention=dict(rope_type="default", rope_theta=5e5))
     models = {
-        "olmo3": random_model("olmo3-tiny", Olmo3Config(**DENSE, vocab_size=49152, sliding_window=64, rope_parameters=stretched), tokenizer),
-        "ministral3": random_model("ministral3-tiny", Ministral3Config(**DENSE, vocab_size=49152, head_dim=32, rope_parameters=grows), tokenizer),
-        "starcoder2": random_model("starcoder2-tiny", Starcoder2Config(**DENSE, vocab_size=49152, sliding_window=None, use_bias=True), tokenizer),
-        "starcoder2-window": random_model("starcoder2-window-tiny", Starcoder2Config(**{**DENSE, "tie_word_embeddings": True}, vocab_size=49152, sliding_window=16),
+        "olmo3": random_model("olmo3-tiny", Olmo3Config(**DENSE, vocab_size=VOCABULARY, sliding_window=64, rope_parameters=stretched), tokenizer),
+        "ministral3": random_model("ministral3-tiny", Ministral3Config(**DENSE, vocab_size=VOCABULARY, head_dim=32, rope_parameters=grows), tokenizer),
+        "starcoder2": random_model("starcoder2-tiny", Starcoder2Config(**DENSE, vocab_size=VOCABULARY, sliding_window=None, use_bias=True), tokenizer),
+        "starcoder2-window": random_model("starcoder2-window-tiny", Starcoder2Config(**{**DENSE, "tie_word_embeddings": True}, vocab_size=VOCABULARY, sliding_window=16),
                                           tokenizer),
     }
     # Norms of heads in models of 64 blocks.
-    tied = {**DENSE, "vocab_size": 49152, "tie_word_embeddings": True, "logit_scale": 0.0625}
+    tied = {**DENSE, "vocab_size": VOCABULARY, "tie_word_embeddings": True, "logit_scale": 0.0625}
     models["cohere"] = say(random_model("cohere-tiny", CohereConfig(**tied, rope_parameters=dict(rope_type="default", rope_theta=8e6)), tokenizer),
                            model_max_length=4096)
     deep = {**tied, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 64, "logit_scale": 5 / 6}
@@ -106,7 +122,7 @@ def dense_models(random_model, tokenizer, work):
     models["cohere2"] = say(random_model("cohere2-tiny", Cohere2Config(**tied, sliding_window=16, rope_parameters=dict(rope_type="default", rope_theta=5e4)),
                                          tokenizer), rotary_pct=1.0)
     # In a wrapper: the converter takes the decoder for mistral3, whichever Mistral it is, and leaves the tower out.
-    small = {**DENSE, "vocab_size": 49152, "head_dim": 32}
+    small = {**DENSE, "vocab_size": VOCABULARY, "head_dim": 32}
     text = dict(small, model_type="mistral", sliding_window=None, rope_parameters=dict(rope_type="default", rope_theta=1e9))
     models["mistral-tower"] = wrapped_model("mistral-tower-tiny", text, tokenizer, work)
     models["ministral-tower"] = wrapped_model("ministral-tower-tiny", dict(small, model_type="ministral3", rope_parameters=grows), tokenizer, work)
@@ -129,7 +145,7 @@ def further_models(random_model, tokenizer, work):
 
 
 # Eight queries share a key in some: llama-quantize gives their attn_qkv more bits.
-FALCON = dict(vocab_size=49152, hidden_size=256, num_hidden_layers=17, num_attention_heads=8, max_position_embeddings=2048, bos_token_id=1, eos_token_id=2)
+FALCON = dict(vocab_size=VOCABULARY, hidden_size=256, num_hidden_layers=17, num_attention_heads=8, max_position_embeddings=2048, bos_token_id=1, eos_token_id=2)
 
 
 def falcon_models(random_model, tokenizer):
@@ -145,7 +161,7 @@ def falcon_models(random_model, tokenizer):
     return models
 
 
-LLAMA4 = dict(vocab_size=49152, pad_token_id=None, hidden_size=256, intermediate_size=64, intermediate_size_mlp=512, num_hidden_layers=8,
+LLAMA4 = dict(vocab_size=VOCABULARY, pad_token_id=None, hidden_size=256, intermediate_size=64, intermediate_size_mlp=512, num_hidden_layers=8,
               num_attention_heads=4, num_key_value_heads=2, head_dim=64, max_position_embeddings=128, bos_token_id=1, eos_token_id=2,
               num_experts_per_tok=1, tie_word_embeddings=False)
 

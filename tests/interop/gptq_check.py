@@ -7,11 +7,11 @@ import sys
 import torch
 from safetensors.torch import load_file
 from gptqmodel import BACKEND, GPTQModel
-from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
+from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity, perplexity, same_bits
 
 program, work = sys.argv[1:3]
 MIXED = ['overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}, {match: "re:.*v_proj", scheme: w3a16_channel_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]']
-CALIBRATION = ["calibration.samples=8", "calibration.sequence_length=256"]
+CALIBRATION = calibration(8, 256)
 CASES = {  # name -> linears that stay packed, settings of the recipe; the format is the name's first word
     "gptq w4_sym": (14, ["method=rtn", "scheme=w4a16_g64_sym"]),
     "gptq w8_channel": (14, ["method=rtn", "scheme=w8a16_channel_sym"]),
@@ -60,7 +60,7 @@ for name, (packed_linears, settings) in CASES.items():
         reordered += not torch.equal(module.g_idx, module.g_idx.sort().values)
         module.forward = lambda x, weight=weight: torch.nn.functional.linear(x, weight)
     expect((reordered > 0) == ("act_order" in name), f"{name}: dequantized weights compared, {reordered} linears with columns in another order")
-    mine = llmq(program, "eval-ppl", packed, "--max-windows", 2)["ppl"]
+    mine = own_perplexity(program, packed, 2)
     model = loaded.float()
     stored = load_file(f"{packed}/model.safetensors")  # embedding and norms are F32 there, and went through F16 above
     stored["model.embed_tokens.weight"] = stored["lm_head.weight"]  # tied

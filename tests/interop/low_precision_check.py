@@ -25,9 +25,9 @@ from compressed_tensors.quantization.utils import compute_dynamic_scales_and_zp
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from compressed_tensors_cases import CASES, differing, loaded_weights, our_weights, write_case
-from peer import expect, finish, llmq, perplexity, wikitext_ids
+from peer import calibration, expect, finish, own_perplexity, perplexity, wikitext_ids
 
-STATIC = ["calibration.samples=8", "calibration.sequence_length=256"]
+STATIC = calibration(8, 256)
 OURS = {  # name -> settings, format
     "w8a8": (["method=rtn", "scheme=w8a8"], "int-quantized"),
     "w8a8-smooth": (["method=[smoothquant, gptq]", "scheme=w8a8", *STATIC], "int-quantized"),
@@ -181,7 +181,7 @@ for name in os.environ.get("LLMQ_CHECK_CASES", ",".join(OURS)).split(","):
     said = json.load(open(f"{packed}/config.json"))["quantization_config"]["format"]
     expect(said == OURS[name][1], f"{name}: format {said}")
     model = AutoModelForCausalLM.from_pretrained(packed, dtype=torch.float32).eval()
-    mine = math.log(llmq(program, "eval-ppl", packed, "--max-windows", WINDOWS, "--context", TOKENS, "--compute", "float32")["ppl"])
+    mine = math.log(own_perplexity(program, packed, WINDOWS, "--context", TOKENS, "--compute", "float32"))
     ids = sequence(packed)
     if check_linears(name, packed, model, work, ids):
         check_start(name, packed, model, work, ids)

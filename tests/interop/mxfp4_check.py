@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GptOssConfig, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from peer import TINYSTORIES, expect, finish, llmq, perplexity
+from peer import TINYSTORIES, expect, finish, llmq, own_perplexity, perplexity
 
 program, work = sys.argv[1:3]
 LAYERS = 2
@@ -56,7 +56,7 @@ def check_perplexity(name, folder):
     """In the FP32 of both: the weights are those of MXFP4, BF16 and no others."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", quantization_config=Mxfp4Config(dequantize=True))
     peer = perplexity(model.float().eval(), folder, 2, 512)
-    mine = llmq(program, "eval-ppl", folder, "--max-windows", 2)["ppl"]
+    mine = own_perplexity(program, folder, 2)
     expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f}, Transformers {peer:.6f}")
     return model
 
@@ -83,7 +83,7 @@ expect(len(carried) > 20 and all(torch.equal(once[name], twice[name]) for name i
 for name in (n for n in stacks if "layers.1." in n):
     a, b = (convert_moe_packed_tensors(t[name + "_blocks"], t[name + "_scales"], dtype=torch.float32) for t in (once, twice))
     expect(torch.equal(a, b), f"{name}: rounded again it is the same numbers")
-expect(llmq(program, "eval-ppl", again, "--max-windows", 2)["ppl"] == llmq(program, "eval-ppl", experts, "--max-windows", 2)["ppl"], "and has one perplexity")
+expect(own_perplexity(program, again, 2) == own_perplexity(program, experts, 2), "and has one perplexity")
 
 # An adapter on attention goes into a published model, whose experts stay.
 adapter = os.path.join(work, "adapter")

@@ -16,10 +16,10 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 
-from peer import TINYSTORIES, expect, finish, llmq
+from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity
 
 EXPERTS = 4
-SAMPLES = ["calibration.samples=8", "calibration.sequence_length=256"]
+SAMPLES = calibration(8, 256)
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 DROPPED = ("architectures", "model_type", "transformers_version", "pretraining_tp", "mlp_bias")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -193,13 +193,13 @@ def main():
     source = Source(sys.argv[3] if len(sys.argv) > 3 else TINYSTORIES)
     plain_folder = work / "llama"
     write(source, plain(source, source.config), plain_folder)
-    windows = ("--max-windows", 4, "--compute", "float32")
-    want = llmq(program, "eval-ppl", plain_folder, *windows)["ppl"]
+    windows = (4, "--compute", "float32")
+    want = own_perplexity(program, plain_folder, *windows)
     rounded = {m: quantized(program, plain_folder, work / "llama-q", m) for m in ("rtn", "gptq")}
     for name, make in FORMS.items():
         form, folder = make(source), work / name
         write(source, form, folder)
-        got = llmq(program, "eval-ppl", folder, *windows)["ppl"]
+        got = own_perplexity(program, folder, *windows)
         expect(abs(got / want - 1) < 5e-7, f"{name}: perplexity {got:.7g}, as {want:.7g} to 6 digits")
         for method in ("rtn", "gptq") if name in CALIBRATED else ("rtn",):
             wrong = codes_differ(source, form, rounded[method], quantized(program, folder, work / f"{name}-q", method))

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peer import ROOT, expect, finish, llmq, perplexity
+from peer import ROOT, expect, finish, llmq, own_perplexity, perplexity
 
 MODEL = os.path.join(ROOT, "tests", "models", "tinystories-mixture")
 STORIES = os.path.join(ROOT, "tests", "fixtures", "stories")
@@ -66,7 +66,7 @@ def main():
     program, work = sys.argv[1:3]
     bench = Bench(program, work)
     peer = perplexity(AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager").eval(), MODEL, 2, 256)
-    mine = llmq(program, "eval-ppl", MODEL, "--context", 256, "--max-windows", 2, "--compute", "float32")["ppl"]
+    mine = own_perplexity(program, MODEL, 2, "--context", 256, "--compute", "float32")
     expect(abs(mine / peer - 1) <= 5e-5, f"perplexity {mine:.4f}, Transformers {peer:.4f}")
     rounded, bytes_rounded, _ = bench.divergence(MODEL, "rtn", 64)
     best, bytes_best, _ = bench.divergence(MODEL, "[awq, gptq]", 64)

@@ -20,12 +20,12 @@ from transformers import AutoModelForImageTextToText
 from transformers.models.siglip.modeling_siglip import SiglipPreTrainedModel
 
 from make_random_models import fill
-from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
+from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity, perplexity, same_bits
 from wrapper_models import WRAPPERS, make_wrapper_config, save_wrapper
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json", "chat_template.jinja")
-SAMPLES = ["calibration.samples=8", "calibration.sequence_length=256"]
+SAMPLES = calibration(4, 128)
 SIZES = dict(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3,
              max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False)
 # One linear of the decoder stays dense, so that loaders have to find its name as well; another scheme names all of them.
@@ -70,7 +70,7 @@ def tower_of(tensors):
 
 def check_text(program, what, folder):
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    peer, mine = perplexity(model, folder, 1, 512), llmq(program, "eval-ppl", folder, "--max-windows", 1)["ppl"]
+    peer, mine = perplexity(model, folder, 1, 512), own_perplexity(program, folder, 1)
     expect(abs(mine / peer - 1) <= 5e-5, f"{what}: perplexity {mine:.6f}, Transformers {peer:.6f}")
     return model
 
@@ -150,7 +150,7 @@ def check_wrapper(program, name, work):
         quantize(program, source, output, "method=rtn", f"scheme={scheme}", f"format={form}", DENSE)
         check_copied(f"{name}, {form}", source, output)
         check_names(name, form, output)
-        llmq(program, "eval-ppl", output, "--max-windows", 1)
+        own_perplexity(program, output, 1)
     if name.startswith(("gemma4", "llama4", "mistral3")):  # of which the decoder is written (gguf_check.py, tests/unit/export)
         return
     refused = subprocess.run([program, "quantize", "--method", "rtn", "--model", source, "--output", f"{source}.gguf", "--set", "format=gguf"],
@@ -186,7 +186,7 @@ def check_routed_wrapper(program, name, work):
         output = f"{source}-{case}"
         quantize(program, source, output, *settings)
         check_copied(f"{name}, {case}", source, output)
-        ppl[case] = llmq(program, "eval-ppl", output, "--max-windows", 1)["ppl"]
+        ppl[case] = own_perplexity(program, output, 1)
     expect(ppl["rtn"] == ppl["dense"], f"{name}: packed and dense have one perplexity: {ppl['rtn']!r}, {ppl['dense']!r}")
     router, experts = EXPERTS[name]
     stacked = stack_experts(f"{source}-dense", experts)

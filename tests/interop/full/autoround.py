@@ -64,10 +64,10 @@ for name, run in RUNS.items():
         stored = {key: value.float() for key, value in tensors.items() if key.endswith(".weight")}
         reference.load_state_dict({**stored, **weights, "lm_head.weight": stored["model.embed_tokens.weight"]})
         ours = llmq(program, "eval-ppl", model, "--max-windows", WINDOWS)["ppl"]
-        theirs = perplexity(reference, str(model), WINDOWS, WIDTH)
+        theirs = perplexity(reference, str(model), WINDOWS, WIDTH, WIKITEXT)
         expect(abs(math.log(ours / theirs)) < BOUND, f"{name}: perplexity {ours:.5f}, Transformers {theirs:.5f}")
         if name.startswith("own, as gptq") and run[2]:
             loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, device_map="cpu")
-            theirs = perplexity(loaded, str(model), WINDOWS, WIDTH)
+            theirs = perplexity(loaded, str(model), WINDOWS, WIDTH, WIKITEXT)
             expect(abs(math.log(ours / theirs)) < KERNEL_BOUND, f"{name}: perplexity {ours:.5f}, Transformers with AutoRound's kernel {theirs:.5f}")
 finish()
