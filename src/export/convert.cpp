@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "export/adapter_fold.h"
+#include "export/conversion_steps.h"
 #include "export/dense_values.h"
+#include "export/formats/mlx.h"
 #include "export/formats/nf4.h"
 #include "export/formats/output_format.h"
 #include "export/formats/packed_modules.h"
@@ -16,7 +18,6 @@
 #include "tensor/stored_float.h"
 
 namespace llmq {
-namespace {
 
 std::optional<DType> requested_dtype(const std::optional<std::string>& name) {
   if (!name) return std::nullopt;
@@ -29,16 +30,12 @@ std::optional<DType> requested_dtype(const std::optional<std::string>& name) {
                                  "types: bf16, f16, f32"});
 }
 
-const char* short_name(DType dtype) {
-  return dtype == DType::kBF16 ? "bf16" : dtype == DType::kF16 ? "f16" : "f32";
-}
-
 void before(const ConvertRequest& request, const std::string& tensor) {
   if (request.on_tensor) request.on_tensor(tensor);
 }
 
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
-                const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold = nullptr) {
+                const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold) {
   for (const TensorDeclaration& declared : tensors) {
     before(request, declared.name);
     if (fold != nullptr && fold->write(declared, writer)) continue;
@@ -53,6 +50,12 @@ void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration>
                        converted_tensor(checkpoint, *tensor, declared.dtype));
     }
   }
+}
+
+namespace {
+
+const char* short_name(DType dtype) {
+  return dtype == DType::kBF16 ? "bf16" : dtype == DType::kF16 ? "f16" : "f32";
 }
 
 void write_dequantized(const LinearSource& source, const PlannedModule& m, DType dtype, ModelWriter& writer) {
@@ -79,6 +82,10 @@ QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std:
   return matrix;
 }
 
+}  // namespace
+
+namespace {
+
 std::string report_text(const ConvertRequest& request, const ConvertReport& report) {
   Json said = Json::object({{"schema", kReportSchema},
                             {"tool", Json::object({{"name", "llmq"}, {"version", request.version}})},
@@ -94,6 +101,8 @@ std::string report_text(const ConvertRequest& request, const ConvertReport& repo
   return said.dump(2) + "\n";
 }
 
+}  // namespace
+
 void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& report) {
   report.bytes_out = writer.bytes();
   report.digest = writer.complete();
@@ -101,11 +110,48 @@ void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& r
   writer.publish({{kReportFile, report_text(request, report)}}, request.manifest);
 }
 
-// Directories start again after a kill: a journal would hash every byte that is copied.
 OutputTarget without_journal(OutputTarget target) {
   target.job = Json();
   return target;
 }
+
+void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                       const PackedModules& packed, ConvertReport& report) {
+  if (packed.modules.empty())
+    fail(ErrorKind::kUnsupported,
+         {"the checkpoint is not quantized, and a change of container rounds nothing",
+          checkpoint.path().string(), "--to " + request.to, "llmq quantize makes a quantized checkpoint"});
+  if (request.dtype)
+    fail(ErrorKind::kUsage, {"a type was given for a packed container, which keeps its codes",
+                             {},
+                             "--dtype",
+                             "leave it out, or use --to safetensors"});
+  std::vector<PlannedModule> modules = packed.modules;
+  if (const std::optional<DType> dtype = packed_format(request.to).scale_dtype)
+    for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  require_written(spec, request.to, checkpoint.path().string());
+  const LinearSource source = LinearSource::open(checkpoint);
+  const auto writer = open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
+                                  unpacked_linears(spec, modules), source.kv_cache());
+  report.dtype = "as stored";
+  copy_dense(checkpoint, written_dense_tensors(checkpoint, modules, written_dtype), request, *writer);
+  if (source.kv_cache())
+    for (const BlockSpec& block : spec.blocks)
+      for (const char* which : {"k_scale", "v_scale"}) {
+        const std::string name = kv_scale_name(block, which);
+        const std::vector<float> scale = source.tensor(name);
+        writer->add_dense(name, DType::kF32, {1}, std::as_bytes(std::span(scale)));
+      }
+  for (const PlannedModule& m : modules) {
+    before(request, m.module);
+    writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
+                                                     m.module, checkpoint.path().string(), request.to));
+  }
+  finish(request, *writer, report);
+}
+
+namespace {
 
 void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
                       const PackedModules& packed, ConvertReport& report) {
@@ -153,90 +199,6 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
     before(request, m.module);
     write_dequantized(source, m, *dtype, *writer);
   }
-  finish(request, *writer, report);
-}
-
-void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                       const PackedModules& packed, ConvertReport& report) {
-  if (packed.modules.empty())
-    fail(ErrorKind::kUnsupported,
-         {"the checkpoint is not quantized, and a change of container rounds nothing",
-          checkpoint.path().string(), "--to " + request.to, "llmq quantize makes a quantized checkpoint"});
-  if (request.dtype)
-    fail(ErrorKind::kUsage, {"a type was given for a packed container, which keeps its codes",
-                             {},
-                             "--dtype",
-                             "leave it out, or use --to safetensors"});
-  std::vector<PlannedModule> modules = packed.modules;
-  if (const std::optional<DType> dtype = packed_format(request.to).scale_dtype)
-    for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;
-  const ModelSpec spec = ModelSpec::read(checkpoint);
-  require_written(spec, request.to, checkpoint.path().string());
-  const LinearSource source = LinearSource::open(checkpoint);
-  const auto writer = open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
-                                  unpacked_linears(spec, modules), source.kv_cache());
-  report.dtype = "as stored";
-  copy_dense(checkpoint, written_dense_tensors(checkpoint, modules, written_dtype), request, *writer);
-  if (source.kv_cache())
-    for (const BlockSpec& block : spec.blocks)
-      for (const char* which : {"k_scale", "v_scale"}) {
-        const std::string name = kv_scale_name(block, which);
-        const std::vector<float> scale = source.tensor(name);
-        writer->add_dense(name, DType::kF32, {1}, std::as_bytes(std::span(scale)));
-      }
-  for (const PlannedModule& m : modules) {
-    before(request, m.module);
-    writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
-                                                     m.module, checkpoint.path().string(), request.to));
-  }
-  finish(request, *writer, report);
-}
-
-// NF4: rounded, of a dense checkpoint; all else as it is stored, or in the type asked for.
-void convert_to_nf4(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                    const PackedModules& packed, ConvertReport& report) {
-  if (!packed.modules.empty())
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("is quantized ({}), and would be rounded twice", packed.format),
-          checkpoint.path().string(),
-          {},
-          "convert the model that it was made from"});
-  const ModelSpec spec = ModelSpec::read(checkpoint);
-  const std::vector<PlannedModule> modules = nf4_modules(checkpoint, spec);
-  const std::optional<DType> asked = requested_dtype(request.dtype);
-  const auto own_dtype = [&](const StoredTensor& tensor) {
-    const DType as_is = written_dtype(tensor);
-    return asked && is_float(as_is) ? *asked : as_is;
-  };
-  const auto dtype_of = [&](const PlannedModule& m) {
-    const DType own = own_dtype(checkpoint.at(m.module + ".weight"));
-    return own == DType::kF32 || own == DType::kF16 ? own : DType::kBF16;
-  };
-  const std::vector<TensorDeclaration> dense = written_dense_tensors(checkpoint, modules, own_dtype);
-  std::vector<TensorDeclaration> tensors = dense;
-  for (const PlannedModule& m : modules)
-    for (TensorDeclaration& tensor : declare_nf4(m, dtype_of(m))) tensors.push_back(std::move(tensor));
-  std::vector<std::string> left = unpacked_linears(spec, modules);
-  left.insert(left.begin(), spec.head_module);
-  Json config = checkpoint.config();
-  config["quantization_config"] = nf4_config(left, dtype_of(modules.front()));
-  if (asked) set_dtype(config, *asked);
-  const auto writer =
-      open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
-  copy_dense(checkpoint, dense, request, *writer);
-  const LinearSource source = LinearSource::open(checkpoint);
-  ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
-  for (const BlockSpec& block : spec.blocks)
-    for (const LinearSpec& linear : block.linears) {
-      if (!linear.quantizable) continue;
-      before(request, linear.module);
-      const PlannedModule m{linear.module, {}, linear.out_features, linear.in_features};
-      const ZeroedNumbers<float> weight = source.weight(linear, pool);
-      for (const PackedTensor& tensor : pack_nf4(m, {weight.data(), weight.size()}, dtype_of(m)))
-        writer->add_dense(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
-                          tensor.bytes);
-    }
-  report.dtype = "nf4";
   finish(request, *writer, report);
 }
 
@@ -301,6 +263,7 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
 void check_conversion(const ConvertRequest& request) {
   const bool of_numbers = request.to == "safetensors" || request.to == kNf4Format;
   if (of_numbers) requested_dtype(request.dtype);
+  if (request.to == kMlxFormat && request.dtype) parse_scheme(*request.dtype);
   if (!of_numbers && !is_one_file(request.to)) packed_format(request.to);
   if (request.split_max_size != 0 && !is_one_file(request.to))
     fail(ErrorKind::kUsage,
@@ -318,7 +281,9 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
   ConvertReport report;
   report.source = request.source;
   report.destination = request.target.directory.string();
-  report.from = checkpoint.is_gguf() ? kGgufFormat : packed.format;
+  report.from = checkpoint.is_gguf()           ? kGgufFormat
+                : is_made_of_codes(checkpoint) ? kMlxFormat
+                                               : packed.format;
   report.to = request.to;
   report.tensors = checkpoint.tensors().size();
   report.bytes_in = checkpoint.tensor_bytes();
@@ -326,6 +291,8 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
     convert_to_gguf(io, request, checkpoint, report);
   else if (request.to == kNf4Format)
     convert_to_nf4(io, request, checkpoint, packed, report);
+  else if (request.to == kMlxFormat)
+    convert_to_mlx(io, request, checkpoint, packed, report);
   else if (request.to == "safetensors")
     convert_to_dense(io, request, checkpoint, packed, report);
   else

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "export/formats/mlx.h"
 #include "export/formats/output_format.h"
 #include "export/formats/packed_formats.h"
 #include "export/formats/packed_modules.h"
@@ -72,6 +73,12 @@ std::vector<std::string> read_structure(const Checkpoint& checkpoint, std::span<
   return names;
 }
 
+// As a scheme says it; of numbers that are no codes, their type.
+std::string form_of(const StoredTensor& tensor) {
+  if (tensor.made_of) return fmt::format("w{}a16_g{}_asym", tensor.made_of->bits, tensor.made_of->group);
+  return lower(dtype_row(tensor.view.dtype).name);
+}
+
 // Bits of the dense linears, and the type most of them have.
 void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> linears, Inspection& into) {
   double bits = 0, weights = 0;
@@ -79,9 +86,9 @@ void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> li
   for (const std::string& linear : linears) {
     const StoredTensor* tensor = checkpoint.find(linear + ".weight");
     if (tensor == nullptr) continue;
-    bits += 8.0 * static_cast<double>(tensor->view.bytes());
+    bits += 8.0 * static_cast<double>(tensor->made_of ? tensor->made_of->bytes : tensor->view.bytes());
     weights += static_cast<double>(tensor->view.shape.elements());
-    const std::string name = lower(dtype_row(tensor->view.dtype).name);
+    const std::string name = form_of(*tensor);
     dtype = dtype.empty() || dtype == name ? name : "mixed";
   }
   into.bits_per_weight = weights == 0 ? 0 : bits / weights;
@@ -95,7 +102,9 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
   const PackedModules packed = read_packed_modules(checkpoint);
   Inspection result;
   result.path = checkpoint.path().string();
-  result.format = checkpoint.is_gguf() ? kGgufFormat : packed.format;
+  result.format = checkpoint.is_gguf()           ? kGgufFormat
+                  : is_made_of_codes(checkpoint) ? kMlxFormat
+                                                 : packed.format;
   result.bytes = checkpoint.tensor_bytes();
   const Path report = checkpoint.path() / kReportFile;
   if (!checkpoint.is_gguf() && io.exists(report))
@@ -109,7 +118,7 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
   const std::vector<std::string> dense_linears = read_structure(checkpoint, packed.modules, result);
   for (const StoredTensor& tensor : checkpoint.tensors())
     result.tensors.push_back({tensor.name, std::string(dtype_row(tensor.view.dtype).name), tensor.view.shape,
-                              tensor.view.bytes()});
+                              tensor.made_of ? tensor.made_of->bytes : tensor.view.bytes()});
   if (packed.modules.empty()) {
     measure_dense(checkpoint, dense_linears, result);
   } else {

@@ -23,6 +23,7 @@ Checkpoint Checkpoint::open(Io& io, const std::string& model, ReadGguf read_gguf
     reader.read_directory();
     reader.join_float8_blocks();
     reader.join_bitsandbytes();
+    reader.join_mlx();
     if (find_slabs != nullptr) reader.part_stacks(find_slabs);
   } else {
     reader.read_gguf(read_gguf);
@@ -36,6 +37,7 @@ Checkpoint Checkpoint::open_shards(Io& io, const Path& directory, const std::vec
                                    Json config) {
   CheckpointReader reader(io, directory);
   reader.read_shards(shards, std::move(config));
+  reader.join_mlx();
   Checkpoint checkpoint;
   checkpoint.state_ = reader.finish();
   return checkpoint;
@@ -275,7 +277,8 @@ std::uint64_t Checkpoint::bytes_to_read(const StoredTensor& tensor) {
 }
 
 bool Checkpoint::holds_in_memory() const {
-  return !state_->mappings.empty() && state_->mappings.front()->in_memory();
+  return std::any_of(state_->mappings.begin(), state_->mappings.end(),
+                     [](const auto& mapping) { return mapping->in_memory(); });
 }
 
 void Checkpoint::read_ahead(const StoredTensor& tensor) const {

@@ -73,6 +73,14 @@ struct StoredTensor {
     std::array<float, 256> nested_map{};
   };
   std::shared_ptr<const BitsAndBytes> bits_and_bytes = {};
+  // MLX (io/codes/mlx.cpp): the numbers of the view are made, when they are leased, of codes of so many bits
+  // in groups of so many; what these take on the disk, with scales and biases.
+  struct MadeOf {
+    int bits = 0;
+    std::int64_t group = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::optional<MadeOf> made_of = {};
   float shift = 0;  // what is stored is greater by so much; read_float32() undoes it
   // What a GGUF has in another order, or in several tensors (io/gguf_parts.h); read_float32() undoes it. Of
   // one, the view is that of its bytes; of several it is of no bytes, and F32.
@@ -91,6 +99,10 @@ struct StoredTensor {
   }
   // Whether values are codes that are multiplied: numbers whatever the view's type is.
   bool is_scaled() const { return block_scales || bits_and_bytes; }
+  // On the disk; an exponent is a byte beside 16 of codes.
+  std::uint64_t bytes_on_disk() const {
+    return made_of ? made_of->bytes : view.bytes() + (exponents ? view.bytes() / 16 : 0);
+  }
   std::uint64_t stored_bytes() const {  // of all of them
     return view.bytes() * static_cast<std::uint64_t>(side_by_side);
   }

@@ -86,8 +86,8 @@ bool lies_in_place(const StoredTensor& tensor) {
 void CheckpointReader::read_directory() {
   const Path& directory = state_->path;
   const std::vector<std::string> names = io_.list(directory);
-  const auto has = [&](const char* name) {
-    return std::binary_search(names.begin(), names.end(), std::string(name));
+  const auto has = [&](const std::string& name) {
+    return std::binary_search(names.begin(), names.end(), name);
   };
   if (!has(kSingleShard) && !has(kIndex)) refuse_directory(directory, names);
   if (!has("config.json"))
@@ -103,7 +103,7 @@ void CheckpointReader::read_directory() {
     const ShardIndex index =
         read_shard_index(read_object(io_, index_path, kMaxIndexBytes), index_path.string());
     for (const std::string& shard : index.shards) {
-      if (!has(shard.c_str()))
+      if (!has(shard))
         bad(directory / shard, {}, "the shard is missing",
             fmt::format("{} lists it; download it again", kIndex));
       add_shard(directory / shard);
@@ -307,13 +307,13 @@ std::shared_ptr<const Checkpoint::State> CheckpointReader::finish() {
       bad(shard(tensors[i]), tensors[i].name,
           fmt::format("the tensor is also in {}", shard(tensors[i - 1]).filename().string()));
   copy_odd_ones();
-  for (const StoredTensor& tensor : tensors)  // an exponent is a byte beside 16 of codes
-    state_->tensor_bytes += tensor.view.bytes() + (tensor.exponents ? tensor.view.bytes() / 16 : 0);
+  for (const StoredTensor& tensor : tensors) state_->tensor_bytes += tensor.bytes_on_disk();
   return state_;
 }
 
 const Path& CheckpointReader::shard(const StoredTensor& tensor) const {
-  return state_->shards[static_cast<std::size_t>(tensor.shard)];
+  const auto index = static_cast<std::size_t>(tensor.shard);
+  return index < state_->shards.size() ? state_->shards[index] : state_->path;  // made of others
 }
 
 void CheckpointReader::add_shard(const Path& path) {

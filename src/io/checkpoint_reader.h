@@ -32,6 +32,8 @@ class CheckpointReader {
   void join_float8_blocks();
   // The same of bitsandbytes, with what stands beside its weights.
   void join_bitsandbytes();
+  // The same of MLX, whose keys config.json then lacks.
+  void join_mlx();
   void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config);
   std::shared_ptr<const Checkpoint::State> finish();
 

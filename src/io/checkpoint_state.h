@@ -19,7 +19,7 @@ struct Checkpoint::State {
   bool gguf = false;
   Json config;
   std::vector<Path> shards;
-  std::vector<std::shared_ptr<const Mapping>> mappings;  // one per shard
+  std::vector<std::shared_ptr<const Mapping>> mappings;  // one per shard, and perhaps one more (io/codes)
   std::vector<StoredTensor> tensors;                     // by name
   std::vector<StoredStack> stacks;
   std::vector<Path> companions;

@@ -38,7 +38,22 @@ const Family& find_family(const Checkpoint& checkpoint, ConfigFields& config) {
       fmt::format("{} are, and around a decoder {}", listed_types(families()), listed_types(wrappers())));
 }
 
+// Numbers made of MLX's codes are those of a model whose tensors mlx-lm leaves as they are.
+void check_mlx(const Checkpoint& checkpoint, const ModelSpec& spec, ConfigFields& config) {
+  if (mlx_refusal(spec).empty()) return;
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (tensor.made_of) config.unsupported("model_type", "is of MLX, and " + mlx_refusal(spec));
+}
+
 }  // namespace
+
+std::string mlx_refusal(const ModelSpec& spec) {
+  if (spec.wrapper || !spec.carried.parts.empty())
+    return "mlx-lm stores a decoder alone, without what lies beside this one";
+  if (is_same_in_mlx(spec.family)) return {};
+  return fmt::format("mlx-lm stores models of {} otherwise than Transformers, or does not know them",
+                     spec.family);
+}
 
 ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
   const std::string file =
@@ -58,6 +73,7 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
     find_carried(checkpoint, spec.carried);
     tied = config.flag("tie_word_embeddings", family.ties_by_default);
   }
+  check_mlx(checkpoint, spec, config);
   resolve_head(checkpoint, tied, spec);
   check_tensors(checkpoint, file, spec);
   if (EmbeddingSpec& table = spec.embedding; table.scale_in_table_type)

@@ -110,6 +110,8 @@ struct ModelSpec {
   std::uint64_t state_bytes() const;
 };
 
+// Why mlx-lm has no such model, or other tensors of it; empty: its tensors are those of Transformers.
+std::string mlx_refusal(const ModelSpec& spec);
 // Error(kUnsupported) where no checkpoint of the family is made in this format; `file` asked for it.
 void require_written(const ModelSpec& spec, const std::string& format, const std::string& file);
 

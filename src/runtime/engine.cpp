@@ -23,8 +23,10 @@ DeviceTable load_table(Backend& backend, const LinearSource& source, const std::
     table.view = table.storage.view(DType::kF32, tensor.view.shape);
     backend.upload(table.view, values.data());
   } else if (backend.device() == Device{}) {
+    if (checkpoint.holds_in_memory()) table.held = checkpoint.hold(tensor);
     table.view = tensor.view;
   } else {
+    const Lease lease = checkpoint.hold(tensor);
     table.storage = backend.allocate(tensor.view.bytes());
     table.view = table.storage.view(tensor.view.dtype, tensor.view.shape);
     backend.upload(table.view, tensor.view.pointer);

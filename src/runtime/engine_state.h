@@ -26,6 +26,7 @@ namespace llmq {
 // A tensor a backend reads by rows: the mapped file itself where the device is the host, else a copy on the
 // device.
 struct DeviceTable {
+  Lease held;  // of a mapping whose bytes are there under a lease alone
   Buffer storage;
   TensorView view;
 };

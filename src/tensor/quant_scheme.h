@@ -29,6 +29,9 @@ enum class WeightType : std::uint8_t { kInteger, kFloat8, kFloat4 };
 // What a scale is stored as: a number of scale_dtype; a power of two by its exponent; E4M3 over one number of
 // the whole weight.
 enum class ScaleForm : std::uint8_t { kNumber, kExponent, kTwoLevel };
+// What a group's zero is: an integer that is taken off codes, or a number of scale_dtype that is added to
+// what they are multiplied to (affine_values()).
+enum class ZeroForm : std::uint8_t { kInteger, kAddend };
 // Where the scale of 8-bit activations comes from.
 enum class ActivationScale : std::uint8_t { kNone, kToken, kTensor, kTokenGroup };
 inline constexpr int kFloat8Block = 128;  // rows and columns of a block, columns of a token group
@@ -45,6 +48,7 @@ struct QuantScheme {
   bool symmetric = false;  // zero is 2^(bits-1) everywhere
   // Of scales that are numbers, as stored: kF16, kBF16 or kF32. Beside others what the weights were.
   DType scale_dtype = DType::kBF16;
+  ZeroForm zero_form = ZeroForm::kInteger;  // as the format stores it
 
   int code_count() const { return 1 << bits; }
   int middle() const { return 1 << (bits - 1); }           // the zero of a symmetric scheme

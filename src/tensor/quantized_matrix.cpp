@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/half.h"
 #include "kernels/common/code_value.h"
 #include "kernels/common/scale_search.h"
 #include "tensor/mxfp4.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 
@@ -31,6 +33,33 @@ float input_top(WeightType type) { return type == WeightType::kFloat8 ? kFloat8T
 
 float input_scale(WeightType type, float largest) { return largest == 0 ? 1.0f : largest / input_top(type); }
 
+namespace {
+
+template <class Round>
+void round_affine(std::span<const std::uint8_t> codes, float scale, float addend, float* into,
+                  const Round& round) {
+  for (std::size_t k = 0; k < codes.size(); ++k)
+    into[k] = round(round(static_cast<float>(codes[k]) * scale) + addend);
+}
+
+}  // namespace
+
+void affine_values(std::span<const std::uint8_t> codes, float scale, float addend, DType dtype, float* into) {
+  if (dtype == DType::kBF16)
+    return round_affine(codes, scale, addend, into, [](float v) { return to_float(to_bfloat16(v)); });
+  round_affine(codes, scale, addend, into, [dtype](float v) { return stored_float(v, dtype); });
+}
+
+void store_addends(QuantizedMatrix& matrix) {
+  matrix.minima.resize(matrix.scales.size());
+  for (std::size_t i = 0; i < matrix.scales.size(); ++i) {
+    const std::uint8_t zero = std::exchange(matrix.zeros[i], std::uint8_t{0});
+    matrix.minima[i] =
+        zero == 0 ? 0.0f
+                  : stored_float(static_cast<float>(zero) * matrix.scales[i], matrix.scheme.scale_dtype);
+  }
+}
+
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale) {
   if (scheme.weight_type == WeightType::kFloat4) return kE2M1[code & 15] * scale;
   return scheme.weight_type == WeightType::kFloat8 ? to_float(Float8{code}) * scale
@@ -52,9 +81,22 @@ void dequantize_group(const QuantScheme& scheme, const std::uint8_t* code, std::
   for (std::int64_t k = 0; k < count; ++k) into[k] = code_value(code[k], zero, scale);
 }
 
+void dequantize_affine_row(const QuantizedMatrix& matrix, std::int64_t n, float* into) {
+  const std::int64_t group = matrix.group(), groups = matrix.groups();
+  const std::span<const std::uint8_t> codes = std::span(matrix.codes)
+                                                  .subspan(static_cast<std::size_t>(n * matrix.in_features),
+                                                           static_cast<std::size_t>(matrix.in_features));
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const auto at = static_cast<std::size_t>(n * groups + g);
+    const auto own = codes.subspan(static_cast<std::size_t>(g * group), static_cast<std::size_t>(group));
+    affine_values(own, matrix.scales[at], -matrix.minima[at], matrix.scheme.scale_dtype, into + g * group);
+  }
+}
+
 }  // namespace
 
 void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into) {
+  if (matrix.scheme.zero_form == ZeroForm::kAddend) return dequantize_affine_row(matrix, n, into);
   const std::int64_t group = matrix.group(), groups = matrix.groups();
   const std::uint8_t* const code = matrix.codes.data() + n * matrix.in_features;
   if (matrix.column_group.empty()) {

@@ -4,7 +4,8 @@
 // that scheme.scale_dtype represents exactly (stored_scale() rounds), or for a scheme of another ScaleForm
 // what its stored parts come to (tensor/block_scales.h), so dequantize() equals what any loader computes.
 // Writers pack it, readers unpack into it. ggml's blocks with a minimum are code * scale - minimum, rounded
-// twice in FP32; only codes that were read from them have minima.
+// twice in FP32: codes that were read from them have minima, and those of ZeroForm::kAddend, which are
+// rounded to the type of their scales instead.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -74,6 +75,12 @@ float input_top(WeightType type);
 // The scale of such values with `largest` the largest magnitude: largest / input_top(type); 1 where all are
 // 0, which any scale stores.
 float input_scale(WeightType type, float largest);
+
+// ZeroForm::kAddend, of codes with one scale: code * scale rounded to `dtype`, and + addend rounded to it.
+void affine_values(std::span<const std::uint8_t> codes, float scale, float addend, DType dtype, float* into);
+// Zeros become minima: the addend of a group is its zero times its scale, rounded to the type, with the other
+// sign.
+void store_addends(QuantizedMatrix& matrix);
 
 // What one code of `scheme` stands for.
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale);

@@ -16,6 +16,7 @@ environment_of() {
     awq_gemm | gptq) echo gptqmodel ;;
     compressed_tensors) echo llmcompressor ;;
     model_signing) echo signing ;;
+    mlx) echo mlx ;;
     openai) echo openai ;;
     wheel) echo packaging ;;
     *) echo transformers ;;

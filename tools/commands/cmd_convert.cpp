@@ -20,12 +20,14 @@ void add_convert(CLI::App& app, Session& session) {
       ->type_name("");
   command
       ->add_option("--to", options->request.to,
-                   "safetensors (dense), gguf, bitsandbytes (NF4), compressed-tensors, awq, gptq or gptq_v2")
+                   "safetensors (dense), gguf, mlx, bitsandbytes (NF4), compressed-tensors, awq, gptq or "
+                   "gptq_v2")
       ->type_name("FORMAT")
       ->capture_default_str();
   command
       ->add_option("--dtype", options->dtype,
-                   "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized. To gguf: " +
+                   "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized. To mlx: a scheme, "
+                   "such as w4a16_g64, which is the usual one. To gguf: " +
                        gguf_file_type_names())
       ->type_name("TYPE");
   command

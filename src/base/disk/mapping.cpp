@@ -179,6 +179,37 @@ class DirectMapping final : public SystemMapping {
   Path path_;
 };
 
+// Pages are not closed while nobody holds them, as DirectMapping's are: a table of which single rows are held
+// would be cut into more ranges than the kernel keeps for a process.
+class MadeMapping final : public SystemMapping {
+ public:
+  MadeMapping(void* address, std::uint64_t size, AtomicCounters& counters, MakeBytes make)
+      : SystemMapping(address, size, counters), make_(std::move(make)) {}
+
+  void release(std::uint64_t, std::uint64_t) const override {}  // leases alone say what stays
+  bool in_memory() const override { return true; }
+
+ private:
+  void fill(BlockRange range) const override {
+    const std::uint64_t first = range.first * kIoBlock, last = std::min(range.last * kIoBlock, size());
+    make_(first, {address_of(range.first), static_cast<std::size_t>(last - first)});
+  }
+  void drop(BlockRange range) const noexcept override {
+    ::madvise(address_of(range.first), bytes_of(range), MADV_DONTNEED);
+  }
+
+  MakeBytes make_;
+};
+
+// Addresses of so many bytes, and no memory yet; MAP_FAILED where there are none.
+void* addresses_for(std::uint64_t bytes, int protection) {
+  void* const address = ::mmap(nullptr, blocks_in(bytes) * kIoBlock, protection,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Huge pages would hold more than what is leased.
+  if (address != MAP_FAILED) ::madvise(address, blocks_in(bytes) * kIoBlock, MADV_NOHUGEPAGE);
+  return address;
+}
+
 }  // namespace
 
 std::unique_ptr<Mapping> map_cached(int fd, const Path& path, std::uint64_t bytes, AtomicCounters& counters) {
@@ -193,16 +224,21 @@ std::unique_ptr<Mapping> map_direct(int fd, const Path& path, std::uint64_t byte
   const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) fail_errno(ErrorKind::kIo, path, "cannot be opened again", errno);
   if (bytes == 0) return std::make_unique<DirectMapping>(own, path, nullptr, 0, counters);
-  void* address = ::mmap(nullptr, blocks_in(bytes) * kIoBlock, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const address = addresses_for(bytes, PROT_NONE);
   if (address == MAP_FAILED) {
     const int code = errno;
     ::close(own);
     fail_errno(ErrorKind::kIo, path, fmt::format("no addresses for {} bytes", bytes), code);
   }
-  // Huge pages would hold more than what is leased.
-  ::madvise(address, blocks_in(bytes) * kIoBlock, MADV_NOHUGEPAGE);
   return std::make_unique<DirectMapping>(own, path, address, bytes, counters);
+}
+
+std::unique_ptr<Mapping> map_made(const Path& of, std::uint64_t bytes, MakeBytes make) {
+  static AtomicCounters uncounted;  // what it is made of is counted where that is read
+  void* const address = bytes == 0 ? nullptr : addresses_for(bytes, PROT_READ | PROT_WRITE);
+  if (address == MAP_FAILED)
+    fail_errno(ErrorKind::kIo, of, fmt::format("no addresses for {} bytes", bytes), errno);
+  return std::make_unique<MadeMapping>(address, bytes, uncounted, std::move(make));
 }
 
 void read_direct(int fd, const Path& path, std::uint64_t offset, std::span<std::byte> into,

@@ -13,6 +13,8 @@ constexpr std::array kFour = {4};
 constexpr std::array kEight = {8};
 constexpr std::array kFourAndEight = {4, 8};
 constexpr std::array kGptqBits = {2, 3, 4, 8};
+constexpr std::array kMlxGroups = {32, 64, 128};
+constexpr std::array kMlxBits = {2, 3, 4, 5, 6, 8};
 constexpr std::array kTwoToEight = {2, 3, 4, 5, 6, 7, 8};
 
 constexpr std::string_view kServe = "vllm serve {}";
@@ -179,6 +181,14 @@ constexpr std::array kLoaders = {
     gptqmodel(kGptqModel, "gptq", kGptqModelGroups, kGptqBits, 1, kGptqModelCommand),
     published("Transformers 5.23 (MXFP4)", kTransformersCommand),
     published("vLLM 0.33 (MXFP4)", kServe),
+    LoaderRow{.loader = "mlx-lm",
+              .format = "mlx",
+              .kernel = "mlx-lm",
+              .label = "mlx-lm 0.32",
+              .groups = {.listed = kMlxGroups},
+              .symmetric_bits = kMlxBits,
+              .asymmetric_bits = kMlxBits,
+              .command = "mlx_lm.generate --model {}"},
     dense("Transformers 5.23", kTransformersCommand),
     dense("vLLM 0.33", kServeInFloat32),
 };

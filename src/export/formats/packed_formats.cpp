@@ -12,8 +12,12 @@ namespace llmq {
 static_assert(std::endian::native == std::endian::little, "words are written as they lie in memory");
 
 std::span<const PackedFormatRow* const> packed_formats() {
-  static constexpr std::array<const PackedFormatRow*, 5> kFormats = {
-      &kCompressedTensorsFormat, &kAwqGemmFormat, &kGptqFormat, &kGptqV2Format, &kMxfp4Format};
+  static constexpr std::array<const PackedFormatRow*, 6> kFormats = {&kCompressedTensorsFormat,
+                                                                     &kAwqGemmFormat,
+                                                                     &kGptqFormat,
+                                                                     &kGptqV2Format,
+                                                                     &kMxfp4Format,
+                                                                     &kMlxFormatRow};
   return kFormats;
 }
 
@@ -38,6 +42,13 @@ std::vector<std::string> packed_format_names() {
 
 DType scale_dtype(const PackedFormatRow& format, DType weight) {
   return format.scale_dtype.value_or(weight == DType::kF16 ? DType::kF16 : DType::kBF16);
+}
+
+void check_model_written(const PackedFormatRow& format, const ModelSpec& spec, const std::string& file) {
+  if (format.model_refusal == nullptr) return;
+  if (std::string why = format.model_refusal(spec); !why.empty())
+    fail(ErrorKind::kUnsupported, {fmt::format("format {} has no place for this model: {}", format.name, why),
+                                   file, "format", "write format: compressed-tensors"});
 }
 
 void check_kv_cache_place(const PackedFormatRow& format, const std::string& source) {
@@ -125,7 +136,7 @@ std::vector<std::string> weight_tensor_names(const std::string& module) {
   std::vector<std::string> names;
   for (const char* suffix :
        {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
-        ".weight_global_scale", ".input_scale", ".qweight", ".qzeros", ".scales", ".g_idx"})
+        ".weight_global_scale", ".input_scale", ".qweight", ".qzeros", ".scales", ".biases", ".g_idx"})
     names.push_back(module + suffix);
   return names;
 }

@@ -25,6 +25,17 @@ struct PackedTensor {
   std::vector<std::byte> bytes;
 };
 
+struct ModelSpec;
+
+// What the loaders of one program want of an output, beside its tensors.
+struct LoaderWishes {
+  std::string_view header = "pt";     // safetensors' metadata, `format`
+  std::string_view config_twin = {};  // config.json says quantization_config by this name, too
+  // An embedding that is the head, too, must be called so. Given: an index beside a single shard, too, which
+  // counts parameters.
+  std::string_view tied_table = {};
+};
+
 struct PackedFormatRow {
   std::string_view name;  // as recipes say it
   // The tensors of one linear, in declaration order; pack() gives the same ones with their bytes.
@@ -41,12 +52,16 @@ struct PackedFormatRow {
   std::uint64_t packing_bytes = 2;  // of a weight, at most, while pack() works: what it makes, and its copies
   // What scales are stored as. None: BF16 or F16, as the weights they come from (scale_dtype()).
   std::optional<DType> scale_dtype = std::nullopt;
+  ZeroForm zero_form = ZeroForm::kInteger;
   // Why codes that are yet to be chosen may not be asymmetric, and what would do; empty: they may.
   std::string_view asymmetric_refusal = {}, asymmetric_hint = {};
   // What is said where columns carry the index of their group; empty: nothing.
   std::string_view column_groups_warning = {};
   // Why linears of a vision tower cannot be packed beside a decoder's; empty: they can.
   std::string_view tower_refusal = {};
+  // Why the format has no such model; empty: it has.
+  std::string (*model_refusal)(const ModelSpec& spec) = nullptr;
+  LoaderWishes made_for = {};
   // config.json's kv_cache_scheme; null: the format has no place for the scales of a KV cache.
   Json (*kv_cache_scheme)(KvCacheType type) = nullptr;
 };
@@ -56,6 +71,7 @@ extern const PackedFormatRow kAwqGemmFormat;
 extern const PackedFormatRow kGptqFormat;
 extern const PackedFormatRow kGptqV2Format;
 extern const PackedFormatRow kMxfp4Format;
+extern const PackedFormatRow kMlxFormatRow;
 extern const PackedFormatRow kDenseFormat;
 
 // As configs of other programs say it: -1 where a scheme has no groups.
@@ -68,6 +84,8 @@ std::vector<std::string> packed_format_names();  // the dense one's last
 
 // The type of the format's scales for weights that are stored as `weight`.
 DType scale_dtype(const PackedFormatRow& format, DType weight);
+// Error(kUnsupported) where the format has no such model; `file` asked for it.
+void check_model_written(const PackedFormatRow& format, const ModelSpec& spec, const std::string& file);
 // Error(kUnsupported) where the format cannot hold the scales of a KV cache; `source`: the recipe's file.
 void check_kv_cache_place(const PackedFormatRow& format, const std::string& source);
 // Whether `format` can express every module's scheme; Error(kUnsupported) naming the first that it cannot and

@@ -46,7 +46,7 @@ std::string shard_name(std::size_t index, std::size_t count) {
 }
 
 ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const DirectoryContents& contents)
-    : io_(io), target_(target), place_(io, target) {
+    : io_(io), target_(target), place_(io, target), parameters_(contents.parameters) {
   target_.directory = tidy_path(target.directory);
   for (const TensorDeclaration& tensor : contents.tensors) tensor_bytes_ += declared_bytes(tensor);
   if (place_.resumed() && !go_on(contents)) {
@@ -98,7 +98,7 @@ void ModelDirectory::open_shards(const DirectoryContents& contents, FilePlace pl
     place_.add_created(name);
     shard_paths_.push_back(place_.files() / name);
     shards_.emplace_back(io_, shard_paths_.back(), std::move(declarations),
-                         std::map<std::string, std::string>{{"format", "pt"}}, place);
+                         std::map<std::string, std::string>{{"format", contents.header_format}}, place);
     bytes_ += shards_.back().file_bytes();
   }
 }
@@ -231,6 +231,7 @@ void ModelDirectory::write_index() {
     weights.members().emplace_back(name, Json(shard_name(slot.shard, shards_.size())));
   Json index = Json::object();
   index["metadata"] = Json::object({{"total_size", Json(tensor_bytes_)}});
+  if (parameters_ > 0) index["metadata"]["total_parameters"] = Json(parameters_);
   index["weight_map"] = std::move(weights);
   write_file("model.safetensors.index.json", index.dump(2) + "\n");
 }
@@ -242,7 +243,7 @@ std::string ModelDirectory::complete(const Json& config,
       fail(ErrorKind::kInternal,
            {"a declared tensor was never written", target_.directory.string(), name, {}});
   for (SafetensorsWriter& shard : shards_) shard.finish();
-  if (shards_.size() > 1) write_index();
+  if (shards_.size() > 1 || parameters_ > 0) write_index();
   for (const auto& file : texts) write_file(file.first, file.second);
   write_file("config.json", config.dump(2) + "\n");
   digests_ = digests_of(io_, place_.files(), place_.created());

@@ -29,6 +29,8 @@ struct DirectoryContents {
   std::vector<TensorDeclaration> tensors;
   std::vector<Path> copies;                                // copied byte for byte under their own file names
   std::vector<std::pair<std::string, std::string>> texts;  // companion files made here: name, text
+  std::string header_format = "pt";                        // of the shards' metadata
+  std::uint64_t parameters = 0;  // above 0: the index says it, and is there beside a single shard, too
 };
 
 // Where one shard begins: tensors [first, first + count) of the declarations.
@@ -82,6 +84,7 @@ class ModelDirectory {
   Io& io_;
   OutputTarget target_;
   UnfinishedOutput place_;
+  std::uint64_t parameters_;  // DirectoryContents::parameters
   std::map<std::string, Slot> slots_;
   std::vector<SafetensorsWriter> shards_;
   std::vector<Path> shard_paths_;

@@ -20,19 +20,21 @@ namespace {
 
 class DirectoryWriter : public ModelWriter {
  public:
-  DirectoryWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config)
-      : directory_(io, target, contents), config_(std::move(config)) {}
+  using Names = std::map<std::string, std::string>;  // of the checkpoint's tensors, where loaders have others
+  DirectoryWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config,
+                  Names renamed)
+      : directory_(io, target, contents), config_(std::move(config)), renamed_(std::move(renamed)) {}
 
   void add_quantized(const std::string& module, const QuantizedMatrix&) override {
     fail(ErrorKind::kInternal, {"a packed weight was given to a dense writer", {}, module, {}});
   }
   void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
                  std::span<const std::byte> bytes) override {
-    directory_.add(tensor, dtype, shape, bytes);
+    directory_.add(name_of(tensor), dtype, shape, bytes);
   }
   void append_dense(const std::string& tensor, DType dtype, const Shape& shape,
                     std::span<const std::byte> bytes) override {
-    directory_.append(tensor, dtype, shape, bytes);
+    directory_.append(name_of(tensor), dtype, shape, bytes);
   }
   std::function<void()> begin_commit(const Json& findings) override {
     return directory_.begin_commit(findings);
@@ -51,14 +53,21 @@ class DirectoryWriter : public ModelWriter {
  protected:
   ModelDirectory directory_;
   Json config_;
+
+ private:
+  const std::string& name_of(const std::string& tensor) const {
+    const auto found = renamed_.find(tensor);
+    return found == renamed_.end() ? tensor : found->second;
+  }
+  Names renamed_;
 };
 
 class PackedWriter final : public DirectoryWriter {
  public:
   PackedWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config,
-               const PackedFormatRow& format, std::span<const PlannedModule> modules,
+               Names renamed, const PackedFormatRow& format, std::span<const PlannedModule> modules,
                std::optional<StackAssembly> stacks)
-      : DirectoryWriter(io, target, contents, std::move(config)),
+      : DirectoryWriter(io, target, contents, std::move(config), std::move(renamed)),
         format_(format),
         stacks_(std::move(stacks)) {
     for (const PlannedModule& m : modules) planned_[m.module] = m;
@@ -88,6 +97,21 @@ class PackedWriter final : public DirectoryWriter {
   std::optional<StackAssembly> stacks_;  // of a stacked format
   std::map<std::string, PlannedModule> planned_;
 };
+
+// Gives the contents and the config what a format's loaders want beside tensors, and a tied embedding the
+// name that they have for it: what is called otherwise then.
+DirectoryWriter::Names suit_to_loaders(const LoaderWishes& wishes, const Checkpoint& checkpoint,
+                                       const ModelSpec& spec, DirectoryContents& contents, Json& config) {
+  contents.header_format = wishes.header;
+  if (!wishes.config_twin.empty()) config[wishes.config_twin] = config.at("quantization_config");
+  if (wishes.tied_table.empty()) return {};
+  contents.parameters = static_cast<std::uint64_t>(spec.parameters());
+  const std::string name(wishes.tied_table);
+  if (!spec.tied_head || checkpoint.find(name) != nullptr) return {};
+  for (TensorDeclaration& tensor : contents.tensors)
+    if (tensor.name == spec.embedding.tensor) tensor.name = name;
+  return {{spec.embedding.tensor, name}};
+}
 
 // The linears a loader must leave alone. An output head is a linear of the model even when it shares the
 // embedding and no tensor carries its name.
@@ -255,7 +279,6 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
     check_kv_cache_place(row, {});
     declare_kv_scales(spec, contents.tensors);
   }
-  written_order(contents.tensors);
   add_companions(io, checkpoint, contents);
 
   Json config = checkpoint.config();
@@ -267,19 +290,24 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
   set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
-  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules,
-                                        std::move(stacks));
+  DirectoryWriter::Names renamed = suit_to_loaders(row.made_for, checkpoint, spec, contents, config);
+  written_order(contents.tensors);
+  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), std::move(renamed), row,
+                                        modules, std::move(stacks));
 }
 
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
                                                const Checkpoint& checkpoint,
-                                               std::vector<TensorDeclaration> tensors, Json config) {
+                                               std::vector<TensorDeclaration> tensors, Json config,
+                                               const PackedFormatRow* format, const ModelSpec* spec) {
   refuse_own_source(checkpoint, target);
   DirectoryContents contents;
   contents.tensors = std::move(tensors);
-  written_order(contents.tensors);
   add_companions(io, checkpoint, contents);
-  return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config));
+  DirectoryWriter::Names renamed;
+  if (format != nullptr) renamed = suit_to_loaders(format->made_for, checkpoint, *spec, contents, config);
+  written_order(contents.tensors);
+  return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config), std::move(renamed));
 }
 
 std::string output_digest(std::span<const NamedDigest> files) {

@@ -41,6 +41,8 @@ struct OutputTarget {
   bool single_file = false;  // `directory` is a .gguf file, and its documents lie beside it
 };
 
+struct PackedFormatRow;
+
 class ModelWriter {
  public:
   virtual ~ModelWriter() = default;
@@ -110,10 +112,13 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
                                          std::span<const PlannedModule> modules,
                                          std::span<const std::string> ignored,
                                          std::optional<KvCacheType> kv_cache = std::nullopt);
-// A dense directory: declared tensors as given (convert, merge).
+// A directory of declared tensors as given (convert, merge); `format`, with `spec`, says what its loaders
+// want beside them.
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
                                                const Checkpoint& checkpoint,
-                                               std::vector<TensorDeclaration> tensors, Json config);
+                                               std::vector<TensorDeclaration> tensors, Json config,
+                                               const PackedFormatRow* format = nullptr,
+                                               const ModelSpec* spec = nullptr);
 
 // SHA-256 over the files that loaders read (weights, index, configs, tokenizer, processors):
 // "sha256:<hex>" of the lines "<sha256 hex>  <name>\n" sorted by name, so that `sha256sum` over those files,

@@ -1,6 +1,9 @@
 // Every family by its one line here, and what all of them read alike.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "model/families/family.h"
 
 namespace llmq {
@@ -23,6 +26,13 @@ std::span<const Family* const> families() {
       &kGemma4Family,     &kDeepseekV2Family, &kDeepseekV3Family, &kKimiK2Family,    &kGlm4MoeLiteFamily,
       &kLlama4Family};
   return kAll;
+}
+
+bool is_same_in_mlx(std::string_view model_type) {
+  static constexpr std::string_view kSame[] = {
+      "llama", "mistral", "ministral3", "qwen2",  "qwen3",       "phi3",   "olmo2",   "olmo3",     "smollm3",
+      "glm4",  "granite", "seed_oss",   "gemma2", "gemma3_text", "cohere", "cohere2", "starcoder2"};
+  return std::find(std::begin(kSame), std::end(kSame), model_type) != std::end(kSame);
 }
 
 void read_common_sizes(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {

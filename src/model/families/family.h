@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "model/config_fields.h"
@@ -30,6 +31,10 @@ struct Family {
 
 // All that are known; the first of equals counts.
 std::span<const Family* const> families();
+
+// Whether mlx-lm stores such a model's tensors as Transformers does: by these names, with these numbers. Of
+// others it stacks experts, turns kernels, or adds 1 to gains (`sanitize` of its mlx_lm/models, 0.32).
+bool is_same_in_mlx(std::string_view model_type);
 
 // hidden_size, vocab_size, and as many empty blocks as the config asks for.
 void read_common_sizes(ConfigFields& config, std::int64_t layers, ModelSpec& spec);

@@ -27,6 +27,19 @@ void share_ranges(std::vector<GroupRange>& ranges, std::size_t groups, std::size
     }
 }
 
+// Codes against the zeros as they are stored, rounded.
+void round_to_addends(std::span<const float> weight, QuantizedMatrix& matrix, ThreadPool& pool) {
+  store_addends(matrix);
+  const auto group = static_cast<std::size_t>(matrix.group());
+  const auto top = static_cast<float>(matrix.scheme.code_count() - 1);
+  pool.parallel_for(matrix.scales.size(), [&](std::size_t g, int) {
+    for (std::size_t k = g * group; k < (g + 1) * group; ++k) {
+      const float steps = (weight[k] + matrix.minima[g]) / matrix.scales[g];
+      matrix.codes[k] = static_cast<std::uint8_t>(clamp_code(nearest<OneRow>(steps), top));
+    }
+  });
+}
+
 class Rtn final : public Method {
  public:
   Rtn(const FloatGroupOptions& floats, Compute compute) : floats_(floats), compute_(compute) {}
@@ -84,9 +97,12 @@ QuantizedMatrix round_in_ranges(std::span<const float> weight, std::int64_t rows
       const GroupGrid grid = grid_for(ranges[row * groups + g], scheme);
       matrix.scales[row * groups + g] = grid.scale;
       matrix.zeros[row * groups + g] = static_cast<std::uint8_t>(grid.zero);
-      round_codes(weight.data() + start, std::min(group, columns - first), grid, matrix.codes.data() + start);
+      if (scheme.zero_form == ZeroForm::kInteger)
+        round_codes(weight.data() + start, std::min(group, columns - first), grid,
+                    matrix.codes.data() + start);
     }
   });
+  if (scheme.zero_form == ZeroForm::kAddend) round_to_addends(weight, matrix, pool);
   return matrix;
 }
 

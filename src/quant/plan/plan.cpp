@@ -272,6 +272,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.measured_samples = recipe.mixed.samples;
   check_intent(recipe, checkpoint, spec);
   const PackedFormatRow& format = packed_format(recipe.format);
+  check_model_written(format, spec, recipe.source);
   const std::vector<ChosenLinear> chosen = choose_linears(recipe, spec, plan);
   if (chosen.empty())
     fail(ErrorKind::kUsage,

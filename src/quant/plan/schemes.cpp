@@ -174,6 +174,7 @@ std::vector<PlannedModule> resolve_modules(const Recipe& recipe, const Plan& pla
         resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
     const StoredTensor* const weight = checkpoint.find(c.linear->weight.tensor);
     scheme.scale_dtype = scale_dtype(format, weight == nullptr ? DType::kBF16 : weight->view.dtype);
+    scheme.zero_form = format.zero_form;
     if (!format.asymmetric_refusal.empty() && !scheme.symmetric)
       fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,
                                      std::string(format.asymmetric_hint)});

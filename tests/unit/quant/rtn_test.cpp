@@ -177,5 +177,28 @@ TEST(Rtn, LossIsTheSquaredErrorOfTheOutputs) {
   EXPECT_NEAR(m.loss, loss, (2 * kColumns + 4 + kTokens) * 0x1p-24 * magnitude);
 }
 
+// Of zeros that are stored as numbers of the scales' type: each weight has the code whose value is nearest
+// before values are rounded, too, and dequantize() gives them as they are rounded.
+TEST(Rtn, RoundsAgainstTheZerosAsTheyAreStored) {
+  QuantScheme s = rtn_scheme(8, Granularity::kGroup, 32, false, DType::kBF16);
+  s.zero_form = ZeroForm::kAddend;
+  std::vector<float> weight = random_weight(4 * 64, 3);
+  for (float& w : weight) w += 0.03f;  // zeros that BF16 does not hold times a scale
+  ThreadPool pool(2);
+  const QuantizedMatrix m = round_to_nearest(weight, 4, 64, s, pool);
+  std::vector<float> values(weight.size());
+  dequantize(m, values);
+  bool moved = false;
+  for (std::size_t k = 0; k < weight.size(); ++k) {
+    const float scale = m.scales[k / 32], minimum = m.minima[k / 32], code = m.codes[k];
+    ASSERT_EQ(minimum, stored_scale(minimum, DType::kBF16));
+    ASSERT_EQ(m.zeros[k / 32], 0);
+    ASSERT_EQ(values[k], stored_scale(stored_scale(code * scale, DType::kBF16) - minimum, DType::kBF16));
+    if (code > 0 && code < 255) ASSERT_LE(std::fabs(code * scale - minimum - weight[k]), 0.5001f * scale);
+    moved |= std::nearbyintf(minimum / scale) * scale != minimum;
+  }
+  EXPECT_TRUE(moved);
+}
+
 }  // namespace
 }  // namespace llmq

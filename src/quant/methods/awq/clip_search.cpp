@@ -93,6 +93,8 @@ void take_row(QuantizedMatrix& into, const QuantizedMatrix& from, std::int64_t r
   std::copy_n(from.codes.begin() + row * columns, columns, into.codes.begin() + row * columns);
   std::copy_n(from.scales.begin() + row * groups, groups, into.scales.begin() + row * groups);
   std::copy_n(from.zeros.begin() + row * groups, groups, into.zeros.begin() + row * groups);
+  if (!from.minima.empty())
+    std::copy_n(from.minima.begin() + row * groups, groups, into.minima.begin() + row * groups);
 }
 
 class AwqRounding final : public Method {

@@ -79,6 +79,7 @@ class Gptq final : public Method {
       round_on_devices(linear, problem, matrix, backend);
     else
       round_on_host(linear, problem, matrix, pool);
+    if (problem.scheme.zero_form == ZeroForm::kAddend) store_addends(matrix);
     matrix.loss = rounding_loss(problem, matrix, backend, compute_);
     return matrix;
   }
