@@ -24,6 +24,7 @@ Checkpoint Checkpoint::open(Io& io, const std::string& model, ReadGguf read_gguf
     reader.join_float8_blocks();
     reader.join_bitsandbytes();
     reader.join_mlx();
+    reader.rename_modelopt_scales();
     if (find_slabs != nullptr) reader.part_stacks(find_slabs);
   } else {
     reader.read_gguf(read_gguf);
@@ -38,6 +39,7 @@ Checkpoint Checkpoint::open_shards(Io& io, const Path& directory, const std::vec
   CheckpointReader reader(io, directory);
   reader.read_shards(shards, std::move(config));
   reader.join_mlx();
+  reader.rename_modelopt_scales();
   Checkpoint checkpoint;
   checkpoint.state_ = reader.finish();
   return checkpoint;

@@ -93,6 +93,7 @@ void CheckpointReader::read_directory() {
   if (!has("config.json"))
     bad(directory, {}, "holds no config.json", "a model directory has one beside its weights");
   state_->config = read_object(io_, directory / "config.json", kMaxConfigBytes);
+  if (has(kModeloptFile)) take_modelopt_config(read_object(io_, directory / kModeloptFile, kMaxConfigBytes));
   for (const std::string& name : names)
     if (is_companion_name(name) && !io_.is_directory(directory / name))
       state_->companions.push_back(directory / name);

@@ -34,11 +34,15 @@ class CheckpointReader {
   void join_bitsandbytes();
   // The same of MLX, whose keys config.json then lacks.
   void join_mlx();
+  // Names of ModelOpt's become those of others (io/codes/modelopt_names.cpp).
+  void rename_modelopt_scales();
   void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config);
   std::shared_ptr<const Checkpoint::State> finish();
 
  private:
+  static constexpr const char* kModeloptFile = "hf_quant_config.json";
   struct BesideWeights;
+  void take_modelopt_config(Json file);
   [[noreturn]] void bad_codes(const StoredTensor& tensor, std::string message) const;
   StoredTensor::Part part_beside(const BesideWeights& beside, const StoredTensor& weight,
                                  const std::string& name, std::int64_t count,

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "io/gguf_rows.h"
+#include "model/packed/packed_bytes.h"
 #include "model/packed/packed_tensors.h"
 #include "model/packed/quantization_config.h"
 #include "model/tensor_reading.h"
@@ -29,6 +30,8 @@ const char* format_name(PackedFormat format) {
       return "gptq";
     case PackedFormat::kGptqV2:
       return "gptq_v2";
+    case PackedFormat::kModelopt:
+      return "modelopt";
   }
   return "?";
 }
@@ -43,7 +46,7 @@ LinearSource LinearSource::open(const Checkpoint& checkpoint) {
     const bool compressed = tensor.name.ends_with(kPackedSuffix),
                transposed_words = tensor.name.ends_with(kTransposedSuffix);
     if ((compressed && format != PackedFormat::kCompressedTensors) ||
-        (transposed_words && (format == PackedFormat::kNone || format == PackedFormat::kCompressedTensors)))
+        (transposed_words && (format == PackedFormat::kNone || codes_have_dense_names(format))))
       bad_tensor(checkpoint, tensor.name,
                  fmt::format("is a packed weight, but quantization_config says {}", format_name(format)));
   }
@@ -58,9 +61,10 @@ const Checkpoint& LinearSource::checkpoint() const { return state_->checkpoint; 
 
 bool LinearSource::is_packed(const std::string& module) const {
   if (format() == PackedFormat::kNone) return false;
-  return checkpoint().find(module + packed_suffix(format())) != nullptr ||
-         (format() == PackedFormat::kCompressedTensors &&
-          holds_bytes(checkpoint().find(module + kDenseSuffix)));
+  if (codes_have_dense_names(format()) && holds_codes(checkpoint().find(module + kDenseSuffix), format()))
+    return true;
+  return format() != PackedFormat::kModelopt &&
+         checkpoint().find(module + packed_suffix(format())) != nullptr;
 }
 
 std::vector<std::string> LinearSource::packed_modules() const {
@@ -105,7 +109,7 @@ std::vector<std::string> LinearSource::tensors_of(const LinearSpec& linear) cons
   if (checkpoint().find(linear.weight.tensor) != nullptr) names.push_back(linear.weight.tensor);
   for (const char* suffix :
        {".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".qweight",
-        ".scales", ".qzeros", ".g_idx", ".input_scale", ".weight_global_scale"})
+        ".scales", ".qzeros", ".g_idx", ".input_scale", ".weight_global_scale", ".weight_scale_2"})
     if (checkpoint().find(linear.module + suffix) != nullptr) names.push_back(linear.module + suffix);
   return names;
 }

@@ -1,7 +1,7 @@
 // Where a linear's weight comes from: dense tensors, or packed ones that are unpacked through
 // tensor/packed_layout.h.
 //
-// A checkpoint with a quantization_config (compressed-tensors pack-quantized, AutoAWQ gemm, GPTQ v1 and v2)
+// A checkpoint with a quantization_config (compressed-tensors, AutoAWQ gemm, GPTQ v1 and v2, modelopt)
 // answers for its packed modules with the exact dequantized FP32 values; every other module is read as it is
 // stored. Used by the forward pass, convert, diff and inspect alike.
 #pragma once
@@ -20,8 +20,9 @@
 namespace llmq {
 
 // How a checkpoint stores its quantized modules.
-enum class PackedFormat : std::uint8_t { kNone, kCompressedTensors, kAwqGemm, kGptq, kGptqV2 };
-const char* format_name(PackedFormat format);  // "dense", "compressed-tensors", "awq", "gptq", "gptq_v2"
+enum class PackedFormat : std::uint8_t { kNone, kCompressedTensors, kAwqGemm, kGptq, kGptqV2, kModelopt };
+// "dense", "compressed-tensors", "awq", "gptq", "gptq_v2", "modelopt"
+const char* format_name(PackedFormat format);
 
 // A packed module as its tensors say it, without a weight read.
 struct PackedShape {

@@ -27,9 +27,14 @@ std::uint8_t nvfp4_byte(float scale_times_global) {
   return byte == 0 ? to_float8(kLeastScale).bits : byte;
 }
 
-float nvfp4_scale(std::uint8_t byte, float global) { return to_float(Float8{byte}) / global; }
+float nvfp4_scale(std::uint8_t byte, float global, GlobalForm form) {
+  const float level = to_float(Float8{byte});
+  return form == GlobalForm::kFactor ? level * global : level / global;
+}
 
-std::uint8_t nvfp4_byte_of(float scale, float global) { return to_float8(scale * global).bits; }
+std::uint8_t nvfp4_byte_of(float scale, float global, GlobalForm form) {
+  return to_float8(form == GlobalForm::kFactor ? scale / global : scale * global).bits;
+}
 
 int ocp_byte(float largest, WeightType type) { return std::ilogb(largest) - top_exponent(type) + kBias; }
 

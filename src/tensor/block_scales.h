@@ -1,6 +1,6 @@
 // Scales of floats in groups: what their bytes mean, and how compressed-tensors rounds them.
 //
-//   two levels (NVFP4)  scale = e4m3(byte) / global in FP32; byte = the E4M3 nearest to largest / 6 * global,
+//   two levels (NVFP4)  scale = e4m3(byte) / global in FP32, or e4m3(byte) * global as modelopt has it; byte = the E4M3 nearest to largest / 6 * global,
 //                       at most 448; a byte of 0 becomes 0.125. global = top * 6 / largest of the weight,
 //                       where top is the E4M3 number that its largest group shall have
 //   exponents (MX)      scale = 2^(byte - 127), byte 255 is no number (tensor/mxfp4.h);
@@ -27,9 +27,9 @@ float nvfp4_global(float largest, float top);
 // The byte of a scale before it is divided by `global`.
 std::uint8_t nvfp4_byte(float scale_times_global);
 // What a byte stands for.
-float nvfp4_scale(std::uint8_t byte, float global);
+float nvfp4_scale(std::uint8_t byte, float global, GlobalForm form = GlobalForm::kDivisor);
 // The byte of such a scale.
-std::uint8_t nvfp4_byte_of(float scale, float global);
+std::uint8_t nvfp4_byte_of(float scale, float global, GlobalForm form = GlobalForm::kDivisor);
 
 // The byte for a group of this type of codes.
 std::uint8_t mx_byte(float largest, WeightType type);

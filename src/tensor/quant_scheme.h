@@ -32,6 +32,8 @@ enum class ScaleForm : std::uint8_t { kNumber, kExponent, kTwoLevel };
 // What a group's zero is: an integer that is taken off codes, or a number of scale_dtype that is added to
 // what they are multiplied to (affine_values()).
 enum class ZeroForm : std::uint8_t { kInteger, kAddend };
+// What is done by that one number: compressed-tensors divides by it, modelopt multiplies.
+enum class GlobalForm : std::uint8_t { kDivisor, kFactor };
 // Where the scale of 8-bit activations comes from.
 enum class ActivationScale : std::uint8_t { kNone, kToken, kTensor, kTokenGroup };
 inline constexpr int kFloat8Block = 128;  // rows and columns of a block, columns of a token group

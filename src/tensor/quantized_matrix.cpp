@@ -164,6 +164,7 @@ QuantizedMatrix row_slice(const QuantizedMatrix& matrix, std::int64_t first, std
   part.kept_columns = matrix.kept_columns;
   part.kept_weights = rows_of(matrix.kept_weights, static_cast<std::int64_t>(matrix.kept_columns.size()));
   part.global_scale = matrix.global_scale;
+  part.global_form = matrix.global_form;
   part.input_scale = matrix.input_scale;
   return part;
 }

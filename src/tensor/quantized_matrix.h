@@ -51,7 +51,8 @@ struct QuantizedMatrix {
   // place for them.
   std::vector<std::int32_t> kept_columns;
   std::vector<float> kept_weights;
-  float global_scale = 0;  // ScaleForm::kTwoLevel: what the E4M3 numbers are divided by
+  float global_scale = 0;  // ScaleForm::kTwoLevel: what the E4M3 numbers are divided by, or multiplied by
+  GlobalForm global_form = GlobalForm::kDivisor;
   // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale().
   float input_scale = 0;
   RoundingNotes notes;

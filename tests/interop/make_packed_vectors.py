@@ -5,6 +5,7 @@
     make_packed_vectors.py awq                tests/unit/model/packed_awq.json
     make_packed_vectors.py gptq               tests/unit/model/packed_gptq.json
     make_packed_vectors.py codes              tests/unit/model/packed_codes.json
+    make_packed_vectors.py modelopt           tests/unit/model/packed_modelopt.json     (nvidia-modelopt 0.47.0; `model` is the weight that it rounded)
 
 Each case: quantization_config, the tensors of one 16 x 16 module (dtype, shape, bytes in hex), and the FP32 weight. The scales are widened to
 FP32 before the library multiplies, so the expected weight is the exact product rounded once. `codes` (weights beside 8-bit inputs) adds an
@@ -17,7 +18,7 @@ import torch
 
 OUT = IN = 16
 GROUP = 8
-NAMES = {torch.int8: "I8", torch.float8_e4m3fn: "F8_E4M3", torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+NAMES = {torch.int8: "I8", torch.float8_e4m3fn: "F8_E4M3", torch.uint8: "U8", torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 def stored(tensor):
@@ -133,6 +134,32 @@ def gptq_case(form, bits, group, symmetric, reordered, generator):
                 tensors={name: stored(tensor) for name, tensor in tensors.items()}, weight=stored(expected)["hex"])
 
 
+def modelopt_case(algorithm, generator):
+    from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor
+
+    weight = torch.randn((OUT, IN), generator=generator) * 2.0 ** torch.arange(-12, 4).float()[:, None]
+    weight[3] = 0
+    scalar = lambda: torch.rand((), generator=generator) * 0.02 + 0.01
+    if "NVFP4" in algorithm:
+        packed, scale, factor = NVFP4QTensor.quantize(weight, 16)
+        expected = packed.dequantize(torch.float32, scale=scale, double_scale=factor, block_sizes={-1: 16})
+        pairs = packed._quantized_data
+        minus = torch.stack((pairs & 15, pairs >> 4), -1).reshape(OUT, IN) == 8
+        expected[minus] = -0.0  # the package drops this sign when it widens
+        tensors = dict(weight=packed._quantized_data, weight_scale=scale, weight_scale_2=factor)
+    else:
+        blocks = {-1: 16, -2: 16} if algorithm == "FP8_PB_WO" else None
+        weight[3, 0] = 1e-4
+        packed, scale = FP8QTensor.quantize(weight, axis=0 if "CHANNEL" in algorithm else None, block_sizes=blocks)
+        expected = packed.dequantize(torch.float32, scale=scale, block_sizes=blocks) if blocks else packed._quantized_data.float() * scale
+        tensors = dict(weight=packed._quantized_data, weight_scale=scale.reshape({"FP8": (), "FP8_PB_WO": (1, 1, 1, 1)}.get(algorithm, (OUT,))))
+    if algorithm in ("FP8", "NVFP4"): tensors["input_scale"] = scalar()
+    assert expected.dtype == torch.float32
+    config = dict(quant_method="modelopt", quant_algo=algorithm, ignore=["lm_head", "*mlp*", "model.layers.?.self_attn.[!q]_proj"], producer=dict(name="modelopt", version="0.47.0"))
+    return dict(name=algorithm, config=config, tensors={name: stored(tensor) for name, tensor in sorted(tensors.items())}, weight=stored(expected)["hex"],
+                model=stored(weight)["hex"])
+
+
 def main():
     generator = torch.Generator().manual_seed(7)
     if sys.argv[1] == "awq":
@@ -150,6 +177,8 @@ def main():
             (dict(strategy="tensor", **float8), dict(tensor, type="float"), torch.bfloat16),
             (dict(strategy="block", block_structure=[128, 128], **float8), dict(token, type="float"), torch.float32),
             (dict(strategy="channel", **float8), None, torch.bfloat16))]
+    elif sys.argv[1] == "modelopt":
+        cases = [modelopt_case(algorithm, generator) for algorithm in ("NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO")]
     elif sys.argv[1] == "gptq":
         torch.set_grad_enabled(False)
         cases = [gptq_case(*case, generator) for case in (

@@ -20,8 +20,8 @@ void add_convert(CLI::App& app, Session& session) {
       ->type_name("");
   command
       ->add_option("--to", options->request.to,
-                   "safetensors (dense), gguf, mlx, bitsandbytes (NF4), compressed-tensors, awq, gptq or "
-                   "gptq_v2")
+                   "safetensors (dense), gguf, mlx, bitsandbytes (NF4), compressed-tensors, awq, gptq, "
+                   "gptq_v2 or modelopt")
       ->type_name("FORMAT")
       ->capture_default_str();
   command

@@ -27,8 +27,13 @@ std::vector<PackedTensor> pack_float4(const PlannedModule& m, const QuantizedMat
   for (std::size_t i = 0; i < pairs.size(); ++i)
     pairs[i] = static_cast<std::byte>(matrix.codes[2 * i] | matrix.codes[2 * i + 1] << 4);
   tensors[1].bytes = group_scale_bytes(matrix);
-  if (tensors.size() > 2) tensors[2].bytes = scale_bytes(std::array{matrix.global_scale}, DType::kF32);
+  if (tensors.size() > 2)
+    tensors[2].bytes = scale_bytes(std::array{global_as(matrix, GlobalForm::kDivisor)}, DType::kF32);
   return tensors;
+}
+
+float global_as(const QuantizedMatrix& matrix, GlobalForm form) {
+  return matrix.global_form == form ? matrix.global_scale : 1 / matrix.global_scale;
 }
 
 std::vector<std::byte> group_scale_bytes(const QuantizedMatrix& matrix) {
@@ -36,8 +41,10 @@ std::vector<std::byte> group_scale_bytes(const QuantizedMatrix& matrix) {
   std::vector<std::byte> bytes;
   bytes.reserve(matrix.scales.size());
   for (const float scale : matrix.scales) {
-    const std::uint8_t byte = two_levels ? nvfp4_byte_of(scale, matrix.global_scale) : mxfp4_byte(scale);
-    const float back = two_levels ? nvfp4_scale(byte, matrix.global_scale) : mxfp4_scale(byte);
+    const std::uint8_t byte =
+        two_levels ? nvfp4_byte_of(scale, matrix.global_scale, matrix.global_form) : mxfp4_byte(scale);
+    const float back =
+        two_levels ? nvfp4_scale(byte, matrix.global_scale, matrix.global_form) : mxfp4_scale(byte);
     if (back != scale)
       fail(ErrorKind::kInternal, "the scale {} has no byte: {} stands for {}", scale, byte, back);
     bytes.push_back(static_cast<std::byte>(byte));

@@ -18,6 +18,7 @@ constexpr std::array kMlxBits = {2, 3, 4, 5, 6, 8};
 constexpr std::array kTwoToEight = {2, 3, 4, 5, 6, 7, 8};
 
 constexpr std::string_view kServe = "vllm serve {}";
+constexpr std::string_view kFp4Marlin = "vLLM 0.33 (FP4 Marlin kernels)";
 constexpr std::string_view kServeInFloat16 = "vllm serve {} --dtype float16";
 constexpr std::string_view kServeInFloat32 = "vllm serve {} --dtype float32";
 constexpr std::string_view kTransformersCommand =
@@ -89,9 +90,10 @@ constexpr LoaderRow published(std::string_view label, std::string_view command) 
 }
 
 // Floats of 4 bits beside inputs as they are: decoded by Marlin on every GPU from Turing on.
-constexpr LoaderRow float4_marlin(std::string_view loader, std::string_view label, LinearKind kind) {
+constexpr LoaderRow float4_marlin(std::string_view loader, std::string_view format, std::string_view label,
+                                  LinearKind kind) {
   return {.loader = loader,
-          .format = "compressed-tensors",
+          .format = format,
           .kernel = "Marlin",
           .label = label,
           .symmetric_bits = kFour,
@@ -99,6 +101,18 @@ constexpr LoaderRow float4_marlin(std::string_view loader, std::string_view labe
           .pads = true,
           .command = kServe,
           .kind = kind};
+}
+
+// Floats of 8 bits beside inputs of 8 bits.
+constexpr LoaderRow float8(std::string_view format) {
+  return {.loader = "vLLM, FP8",
+          .format = format,
+          .kernel = "the FP8 kernel",
+          .label = "vLLM 0.33 (FP8 kernels)",
+          .symmetric_bits = kEight,
+          .fuses = true,
+          .command = kServe,
+          .kind = LinearKind::kFloat8Inputs};
 }
 
 constexpr std::string_view kTransformers = "Transformers 5.23 with compressed-tensors 0.20";
@@ -131,16 +145,12 @@ constexpr std::array kLoaders = {
               .fuses = true,
               .command = kServe,
               .kind = LinearKind::kInt8Inputs},
-    LoaderRow{.loader = "vLLM, FP8",
-              .format = "compressed-tensors",
-              .kernel = "the FP8 kernel",
-              .label = "vLLM 0.33 (FP8 kernels)",
-              .symmetric_bits = kEight,
-              .fuses = true,
-              .command = kServe,
-              .kind = LinearKind::kFloat8Inputs},
-    float4_marlin("vLLM, NVFP4", "vLLM 0.33 (FP4 Marlin kernels)", LinearKind::kNvfp4),
-    float4_marlin("vLLM, MXFP4", "vLLM 0.33 (MXFP4 Marlin kernels)", LinearKind::kMxfp4),
+    float8("compressed-tensors"),
+    float4_marlin("vLLM, NVFP4", "compressed-tensors", kFp4Marlin, LinearKind::kNvfp4),
+    float4_marlin("vLLM, MXFP4", "compressed-tensors", "vLLM 0.33 (MXFP4 Marlin kernels)",
+                  LinearKind::kMxfp4),
+    float8("modelopt"),
+    float4_marlin("vLLM, NVFP4", "modelopt", kFp4Marlin, LinearKind::kNvfp4),
     LoaderRow{.loader = kTransformers,
               .format = "compressed-tensors",
               .kernel = "Transformers",

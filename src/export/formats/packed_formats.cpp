@@ -12,12 +12,9 @@ namespace llmq {
 static_assert(std::endian::native == std::endian::little, "words are written as they lie in memory");
 
 std::span<const PackedFormatRow* const> packed_formats() {
-  static constexpr std::array<const PackedFormatRow*, 6> kFormats = {&kCompressedTensorsFormat,
-                                                                     &kAwqGemmFormat,
-                                                                     &kGptqFormat,
-                                                                     &kGptqV2Format,
-                                                                     &kMxfp4Format,
-                                                                     &kMlxFormatRow};
+  static constexpr std::array<const PackedFormatRow*, 7> kFormats = {
+      &kCompressedTensorsFormat, &kAwqGemmFormat, &kGptqFormat, &kGptqV2Format, &kMxfp4Format, &kMlxFormatRow,
+      &kModeloptFormat};
   return kFormats;
 }
 
@@ -134,9 +131,9 @@ std::vector<std::byte> scale_bytes(std::span<const float> scales, DType dtype) {
 
 std::vector<std::string> weight_tensor_names(const std::string& module) {
   std::vector<std::string> names;
-  for (const char* suffix :
-       {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
-        ".weight_global_scale", ".input_scale", ".qweight", ".qzeros", ".scales", ".biases", ".g_idx"})
+  for (const char* suffix : {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point",
+                             ".weight_shape", ".weight_g_idx", ".weight_global_scale", ".weight_scale_2",
+                             ".input_scale", ".qweight", ".qzeros", ".scales", ".biases", ".g_idx"})
     names.push_back(module + suffix);
   return names;
 }

@@ -44,8 +44,10 @@ struct PackedFormatRow {
   Json (*config)(const ListedModules& listed);  // config.json's quantization_config
   // Why the format cannot say this module beside `first`, the first module of the model; nothing when it can.
   std::optional<std::string> (*refusal)(const PlannedModule& module, const PlannedModule& first);
-  // A file of its own that repeats quantization_config, where loaders want one.
+  // A file of its own that repeats quantization_config, where loaders want one; in other words, as
+  // config_file has them of it.
   std::string_view config_copy = {};
+  Json (*config_file)(const Json& quantization_config) = nullptr;
   bool float4 = false;   // stores codes of E2M1 (WeightType::kFloat4)
   bool stacked = false;  // tensors of linears are parts of stacks (export/output/stack_assembly.h)
   bool dense = false;    // not packed at all: no quantization_config, and kept columns have a place
@@ -64,6 +66,13 @@ struct PackedFormatRow {
   LoaderWishes made_for = {};
   // config.json's kv_cache_scheme; null: the format has no place for the scales of a KV cache.
   Json (*kv_cache_scheme)(KvCacheType type) = nullptr;
+  // Scales of a KV cache lie in "k_proj.k_scale" and "v_proj.v_scale", not beside the projections.
+  bool kv_scales_in_projections = false;
+  // How the one number beside E4M3 scales is stored. Where it is multiplied by, it is chosen as a power of
+  // two: then its reciprocal, by which matrices have it, says the same.
+  GlobalForm global_form = GlobalForm::kDivisor;
+  // The model's own type stays in config.json, since scales are F32 whatever it is.
+  bool keeps_dtype = false;
 };
 
 extern const PackedFormatRow kCompressedTensorsFormat;
@@ -72,6 +81,7 @@ extern const PackedFormatRow kGptqFormat;
 extern const PackedFormatRow kGptqV2Format;
 extern const PackedFormatRow kMxfp4Format;
 extern const PackedFormatRow kMlxFormatRow;
+extern const PackedFormatRow kModeloptFormat;
 extern const PackedFormatRow kDenseFormat;
 
 // As configs of other programs say it: -1 where a scheme has no groups.

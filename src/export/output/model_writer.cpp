@@ -62,6 +62,17 @@ class DirectoryWriter : public ModelWriter {
   Names renamed_;
 };
 
+// Declared by the writer, where the output has a quantized KV cache at all.
+bool is_kv_scale(const std::string& name) {
+  return name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale");
+}
+
+// NAME.k_scale as the format has it.
+std::string stored_kv_scale(const std::string& name, const PackedFormatRow& format) {
+  const std::size_t at = name.rfind('.') + 1;
+  return format.kv_scales_in_projections ? name.substr(0, at) + name[at] + "_proj." + name.substr(at) : name;
+}
+
 class PackedWriter final : public DirectoryWriter {
  public:
   PackedWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config,
@@ -73,6 +84,10 @@ class PackedWriter final : public DirectoryWriter {
     for (const PlannedModule& m : modules) planned_[m.module] = m;
   }
 
+  void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                 std::span<const std::byte> bytes) override {
+    directory_.add(is_kv_scale(tensor) ? stored_kv_scale(tensor, format_) : tensor, dtype, shape, bytes);
+  }
   void add_quantized(const std::string& module, const QuantizedMatrix& matrix) override {
     const auto planned = planned_.find(module);
     if (planned == planned_.end() || !(planned->second.scheme == matrix.scheme) ||
@@ -87,8 +102,10 @@ class PackedWriter final : public DirectoryWriter {
   }
   std::string complete() override {
     std::vector<std::pair<std::string, std::string>> copy;
+    const Json& said = config_.at("quantization_config");
     if (!format_.config_copy.empty())
-      copy.emplace_back(format_.config_copy, config_.at("quantization_config").dump(2) + "\n");
+      copy.emplace_back(format_.config_copy,
+                        (format_.config_file ? format_.config_file(said) : said).dump(2) + "\n");
     return directory_.complete(config_, copy);
   }
 
@@ -152,24 +169,22 @@ void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target)
         "name another output directory"});
 }
 
-void declare_kv_scales(const ModelSpec& spec, std::vector<TensorDeclaration>& tensors) {
+void declare_kv_scales(const ModelSpec& spec, const PackedFormatRow& format,
+                       std::vector<TensorDeclaration>& tensors) {
   for (const BlockSpec& block : spec.blocks)
     for (const char* which : {"k_scale", "v_scale"})
-      if (block.pages.kv_heads > 0) tensors.push_back({kv_scale_name(block, which), DType::kF32, {1}});
-}
-
-// Declared by the writer, where the output has a quantized KV cache at all.
-bool is_kv_scale(const std::string& name) {
-  return name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale");
+      if (block.pages.kv_heads > 0)
+        tensors.push_back({stored_kv_scale(kv_scale_name(block, which), format), DType::kF32, {1}});
 }
 
 bool loaders_read(const std::string& name) {
   const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
   return name.ends_with(".safetensors") || name.ends_with(".gguf") ||
          name.ends_with(".safetensors.index.json") || name == "config.json" ||
-         name == "quantize_config.json" || name == "generation_config.json" || begins("tokenizer") ||
-         begins("special_tokens_map") || begins("added_tokens") || begins("vocab") || begins("merges") ||
-         begins("chat_template") || name == "tiktoken.model" || name.ends_with("processor_config.json");
+         name == "quantize_config.json" || name == "hf_quant_config.json" ||
+         name == "generation_config.json" || begins("tokenizer") || begins("special_tokens_map") ||
+         begins("added_tokens") || begins("vocab") || begins("merges") || begins("chat_template") ||
+         name == "tiktoken.model" || name.ends_with("processor_config.json");
 }
 
 }  // namespace
@@ -277,7 +292,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
       for (TensorDeclaration& tensor : row.declare(m)) contents.tensors.push_back(std::move(tensor));
   if (kv_cache) {
     check_kv_cache_place(row, {});
-    declare_kv_scales(spec, contents.tensors);
+    declare_kv_scales(spec, row, contents.tensors);
   }
   add_companions(io, checkpoint, contents);
 
@@ -289,7 +304,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
         config_of(row, modules, ignored_linears(modules, ignored, spec), checkpoint, spec);
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
-  set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
+  if (!row.keeps_dtype) set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
   DirectoryWriter::Names renamed = suit_to_loaders(row.made_for, checkpoint, spec, contents, config);
   written_order(contents.tensors);
   return std::make_unique<PackedWriter>(io, target, contents, std::move(config), std::move(renamed), row,

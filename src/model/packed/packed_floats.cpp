@@ -8,10 +8,11 @@
 
 namespace llmq {
 PackedTensors open_packed_float4(const Checkpoint& checkpoint, const std::string& module,
-                                 const QuantScheme& scheme) {
+                                 const QuantScheme& scheme, PackedFormat format) {
   PackedTensors packed;
   packed.scheme = scheme;
-  const std::string name = module + kPackedSuffix;
+  const bool modelopt = format == PackedFormat::kModelopt;
+  const std::string name = module + packed_suffix(format);
   const StoredTensor& codes = find_tensor(checkpoint, name);
   const Shape& shape = codes.view.shape;
   if (shape.rank() != 2 || shape[1] >= (std::int64_t{1} << 30))
@@ -23,8 +24,15 @@ PackedTensors open_packed_float4(const Checkpoint& checkpoint, const std::string
   const bool two_levels = scheme.scale_form() == ScaleForm::kTwoLevel;
   packed.scales = &expect(checkpoint, module + ".weight_scale", two_levels ? DType::kF8E4M3 : DType::kU8,
                           {packed.out_features, packed.groups});
-  if (two_levels) packed.global_scale = &expect(checkpoint, module + kGlobalSuffix, DType::kF32, {1});
+  if (two_levels && modelopt)
+    packed.global_scale = &expect_scales(checkpoint, module + kFactorSuffix, {Shape{}, Shape{1}});
+  else if (two_levels)
+    packed.global_scale = &expect(checkpoint, module + kGlobalSuffix, DType::kF32, {1});
   return packed;
+}
+
+GlobalForm global_form(const PackedTensors& packed) {
+  return packed.format == PackedFormat::kModelopt ? GlobalForm::kFactor : GlobalForm::kDivisor;
 }
 
 float read_global_scale(const Checkpoint& checkpoint, const PackedTensors& packed) {
@@ -32,7 +40,8 @@ float read_global_scale(const Checkpoint& checkpoint, const PackedTensors& packe
   const float global = checkpoint.read_float32(*packed.global_scale).at(0);
   if (!(global > 0 && all_finite({&global, 1})))
     bad_tensor(checkpoint, packed.global_scale->name,
-               fmt::format("is {}; scales are divided by it, and it is above 0", global),
+               fmt::format("is {}; scales are {} by it, and it is above 0", global,
+                           packed.format == PackedFormat::kModelopt ? "multiplied" : "divided"),
                "was the download cut or changed?");
   return global;
 }
@@ -43,7 +52,7 @@ std::vector<float> read_group_scales(const Checkpoint& checkpoint, const PackedT
   const bool two_levels = packed.scheme.scale_form() == ScaleForm::kTwoLevel;
   std::vector<float> scales(bytes.size());
   for (std::size_t i = 0; i < bytes.size(); ++i) {
-    scales[i] = two_levels ? nvfp4_scale(bytes[i], global) : mxfp4_scale(bytes[i]);
+    scales[i] = two_levels ? nvfp4_scale(bytes[i], global, global_form(packed)) : mxfp4_scale(bytes[i]);
     const bool means_nothing = two_levels ? !(scales[i] >= 0) : bytes[i] == kMxfp4NoNumber;
     if (!means_nothing && all_finite({&scales[i], 1})) continue;
     const auto at = static_cast<std::int64_t>(i);

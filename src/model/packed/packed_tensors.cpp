@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "model/packed/packed_bytes.h"
 #include "model/packed/packed_floats.h"
 #include "model/packed/packed_sizes.h"
 #include "model/tensor_reading.h"
@@ -79,49 +80,6 @@ PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& m
     packed.zeros = &expect(checkpoint, module + ".weight_zero_point", DType::kI32,
                            {words(packed.out_features), packed.groups});
   packed.scheme.scale_dtype = packed.scales->view.dtype;
-  return packed;
-}
-
-}  // namespace
-
-// A weight whose codes are stored a byte each, of the types that only they have.
-bool holds_bytes(const StoredTensor* weight) {
-  return weight != nullptr && (weight->view.dtype == DType::kI8 || weight->view.dtype == DType::kF8E4M3);
-}
-
-namespace {
-
-// int-quantized and float-quantized: export/formats/compressed_codes.h has the layout.
-PackedTensors open_bytes(const Checkpoint& checkpoint, const std::string& module, const QuantScheme& scheme) {
-  PackedTensors packed;
-  packed.scheme = scheme;
-  packed.bytes = true;
-  const std::string name = module + ".weight";
-  const StoredTensor& codes = find_tensor(checkpoint, name);
-  if (codes.view.shape.rank() != 2)
-    bad_tensor(checkpoint, name, fmt::format("has shape {}, expected [out, in]", codes.view.shape.text()));
-  const std::int64_t out = packed.out_features = codes.view.shape[0],
-                     in = packed.in_features = codes.view.shape[1];
-  check_packed_size(checkpoint, name, out, in);
-  packed.codes = &expect(checkpoint, name,
-                         scheme.weight_type == WeightType::kFloat8 ? DType::kF8E4M3 : DType::kI8, {out, in});
-  const bool blocks = scheme.granularity == Granularity::kBlock;
-  const auto blocks_of = [](std::int64_t n) { return (n + kFloat8Block - 1) / kFloat8Block; };
-  packed.groups = blocks ? blocks_of(in) : groups_of_packed(checkpoint, name, scheme, in);
-  const std::string scale_name = module + ".weight_scale";
-  const bool exponents = scheme.scale_form() == ScaleForm::kExponent;
-  if (exponents)
-    packed.scales = &expect(checkpoint, scale_name, DType::kU8, {out, packed.groups});
-  else if (scheme.granularity == Granularity::kTensor)
-    packed.scales = &expect_scales(checkpoint, scale_name, {Shape{1}, Shape{1, 1}, Shape{}});
-  else
-    packed.scales =
-        &expect_scales(checkpoint, scale_name, {Shape{blocks ? blocks_of(out) : out, packed.groups}});
-  const std::string zero_name = module + ".weight_zero_point";
-  if (!scheme.symmetric) packed.zeros = &expect(checkpoint, zero_name, DType::kI8, {out, packed.groups});
-  if (scheme.symmetric && checkpoint.find(zero_name) != nullptr)
-    bad_tensor(checkpoint, zero_name, "is stored, although quantization_config says symmetric");
-  if (!exponents) packed.scheme.scale_dtype = packed.scales->view.dtype;
   return packed;
 }
 
@@ -232,7 +190,7 @@ std::vector<std::uint8_t> read_zeros(const Checkpoint& checkpoint, const PackedT
 std::vector<float> read_scales(const Checkpoint& checkpoint, const PackedTensors& packed,
                                bool allow_nonfinite) {
   std::vector<float> scales = read_finite(checkpoint, *packed.scales, allow_nonfinite);
-  if (packed.format != PackedFormat::kCompressedTensors)
+  if (packed.format != PackedFormat::kCompressedTensors && packed.format != PackedFormat::kModelopt)
     return transposed<float>(scales, packed.groups, packed.out_features);
   if (packed.scheme.granularity == Granularity::kTensor)
     scales.assign(static_cast<std::size_t>(packed.out_features), scales.at(0));
@@ -279,6 +237,7 @@ QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& p
   matrix.in_features = packed.in_features;
   matrix.codes = read_codes(checkpoint, packed, allow_nonfinite);
   matrix.global_scale = read_global_scale(checkpoint, packed);
+  matrix.global_form = global_form(packed);
   matrix.scales = packed.scheme.scale_form() == ScaleForm::kNumber
                       ? read_scales(checkpoint, packed, allow_nonfinite)
                       : read_group_scales(checkpoint, packed, matrix.global_scale);
@@ -307,18 +266,21 @@ bool ends_with(const std::string& text, std::string_view suffix) {
 
 // What a format calls the group of each column; AWQ has none.
 std::string_view index_suffix(PackedFormat format) {
-  return format == PackedFormat::kCompressedTensors ? ".weight_g_idx"
-         : format == PackedFormat::kAwqGemm         ? ""
-                                                    : ".g_idx";
+  return format == PackedFormat::kCompressedTensors                              ? ".weight_g_idx"
+         : format == PackedFormat::kAwqGemm || format == PackedFormat::kModelopt ? ""
+                                                                                 : ".g_idx";
 }
 
 // Tensors beside the packed words that change what they mean.
 void refuse_companions(const Checkpoint& checkpoint, const std::string& module, PackedFormat format,
                        bool two_levels) {
-  if (!two_levels && checkpoint.find(module + kGlobalSuffix) != nullptr)
-    unsupported_tensor(checkpoint, module + kGlobalSuffix,
-                       "is stored, although quantization_config says no weights of two levels of scales");
+  for (const char* global : {kGlobalSuffix, kFactorSuffix})
+    if (!two_levels && checkpoint.find(module + global) != nullptr)
+      unsupported_tensor(checkpoint, module + global,
+                         "is stored, although quantization_config says no weights of two levels of scales");
   static constexpr std::pair<const char*, const char*> kRefused[] = {
+      {".pre_quant_scale", "inputs that are scaled before they meet the weight are not supported"},
+      {".svdquant_lora_a", "a weight of low rank beside the codes is not supported"},
       {".input_zero_point", "asymmetric quantization of activations is not supported"},
       {".input_global_scale", "a global scale is not supported"},
   };
@@ -335,7 +297,13 @@ void refuse_companions(const Checkpoint& checkpoint, const std::string& module, 
 }  // namespace
 
 const char* packed_suffix(PackedFormat format) {
-  return format == PackedFormat::kCompressedTensors ? kPackedSuffix : kTransposedSuffix;
+  return format == PackedFormat::kCompressedTensors ? kPackedSuffix
+         : format == PackedFormat::kModelopt        ? kDenseSuffix
+                                                    : kTransposedSuffix;
+}
+
+bool codes_have_dense_names(PackedFormat format) {
+  return format == PackedFormat::kCompressedTensors || format == PackedFormat::kModelopt;
 }
 
 // The module whose codes the tensor holds, or nothing where it holds none.
@@ -344,20 +312,25 @@ std::optional<std::string> module_of_codes(const StoredTensor& tensor, PackedFor
     return tensor.name.substr(0, tensor.name.size() - suffix.size());
   };
   if (format == PackedFormat::kNone) return std::nullopt;
-  if (ends_with(tensor.name, packed_suffix(format))) return before(packed_suffix(format));
-  const bool bytes = format == PackedFormat::kCompressedTensors && holds_bytes(&tensor);
-  if (bytes && ends_with(tensor.name, kDenseSuffix)) return before(kDenseSuffix);
+  const bool named_dense = ends_with(tensor.name, kDenseSuffix);
+  if (!named_dense && ends_with(tensor.name, packed_suffix(format))) return before(packed_suffix(format));
+  if (named_dense && codes_have_dense_names(format) && holds_codes(&tensor, format))
+    return before(kDenseSuffix);
   return std::nullopt;
 }
 
 namespace {
 
-// The scale of static inputs, where the scheme has them and nowhere else.
-void open_input_scale(const Checkpoint& checkpoint, const std::string& module, PackedTensors& packed) {
+// The scale of static inputs, where the scheme has them and nowhere else; and of inputs that are rounded to 4
+// bits by whoever can, which is looked at and passed over.
+void open_input_scale(const Checkpoint& checkpoint, const std::string& module, InputScale stored,
+                      PackedTensors& packed) {
   const std::string name = module + ".input_scale";
-  if (packed.scheme.activation_scale == ActivationScale::kTensor)
+  const bool there = checkpoint.find(name) != nullptr;
+  if (packed.scheme.activation_scale == ActivationScale::kTensor || stored == InputScale::kStored ||
+      (stored == InputScale::kPerhaps && there))
     packed.input_scale = &expect_scales(checkpoint, name, {Shape{1}, Shape{}, Shape{1, 1}});
-  else if (checkpoint.find(name) != nullptr)
+  else if (there)
     bad_tensor(checkpoint, name, "is stored, although quantization_config asks for no static scale");
 }
 
@@ -372,14 +345,15 @@ PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig
                "is stored, but no group of quantization_config names its module");
   refuse_companions(checkpoint, module, format, scheme->scale_form() == ScaleForm::kTwoLevel);
   const bool compressed = format == PackedFormat::kCompressedTensors;
-  const bool bytes = compressed && checkpoint.find(module + kPackedSuffix) == nullptr;
+  const bool bytes =
+      format == PackedFormat::kModelopt || (compressed && checkpoint.find(module + kPackedSuffix) == nullptr);
   PackedTensors packed = format == PackedFormat::kAwqGemm ? open_awq(checkpoint, module, *scheme)
                          : scheme->weight_type == WeightType::kFloat4
-                             ? open_packed_float4(checkpoint, module, *scheme)
-                         : bytes      ? open_bytes(checkpoint, module, *scheme)
+                             ? open_packed_float4(checkpoint, module, *scheme, format)
+                         : bytes      ? open_packed_bytes(checkpoint, module, *scheme, format)
                          : compressed ? open_compressed(checkpoint, module, *scheme)
                                       : open_gptq(checkpoint, module, *scheme);
-  open_input_scale(checkpoint, module, packed);
+  open_input_scale(checkpoint, module, quantization.input_scale_of(module), packed);
   const std::string index = module + std::string(index_suffix(format));
   if (index != module && checkpoint.find(index) != nullptr) read_group_index(checkpoint, index, packed);
   packed.format = format;

@@ -1,5 +1,5 @@
-// The tensors of one packed module as the formats of compressed-tensors, AutoAWQ and GPTQ store them. Every
-// shape and dtype is checked against the scheme before a word is read. Cost: one pass over the packed words,
+// The tensors of one packed module as the formats of compressed-tensors, AutoAWQ, GPTQ and modelopt store
+// them. Every shape and dtype is checked against the scheme before a word is read. Cost: one pass over the packed words,
 // one over the codes.
 #pragma once
 #include <optional>
@@ -37,6 +37,7 @@ QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& p
 // Where the codes of a module are; of the tensor of codes, its module.
 const char* packed_suffix(PackedFormat format);
 std::optional<std::string> module_of_codes(const StoredTensor& tensor, PackedFormat format);
-bool holds_bytes(const StoredTensor* weight);  // codes of a byte each, under the name of a dense weight
+// Whether the name of a dense weight may be that of codes (holds_codes() of packed_bytes.h tells).
+bool codes_have_dense_names(PackedFormat format);
 
 }  // namespace llmq

@@ -70,6 +70,9 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
   } else if (method == "auto-round") {
     result.format_ = autoround_format(quantization);
     result.targets_ = read_autoround(quantization, result.format_);
+  } else if (method.starts_with("modelopt")) {
+    result.format_ = PackedFormat::kModelopt;
+    result.targets_ = read_modelopt(quantization, result.kv_cache_);
   } else if (method == "fp8") {
     check_float8_blocks(quantization);
   } else if (method == "bitsandbytes") {
@@ -79,16 +82,27 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
     quantization.find("modules_to_not_convert");
     quantization.find("dequantize");
   } else {
-    quantization.unsupported("quant_method", fmt::format("the method \"{}\" is not known here", method),
-                             "compressed-tensors, awq, gptq, auto-round, bitsandbytes, fp8 and mxfp4 are");
+    quantization.unsupported(
+        "quant_method", fmt::format("the method \"{}\" is not known here", method),
+        "compressed-tensors, awq, gptq, auto-round, modelopt, bitsandbytes, fp8 and mxfp4 are");
   }
   return result;
 }
 
-std::optional<QuantScheme> QuantizationConfig::scheme_of(const std::string& module) const {
+const QuantizationTarget* QuantizationConfig::target_of(const std::string& module) const {
   for (const QuantizationTarget& target : targets_)
-    if (names(target, module)) return target.scheme;
-  return std::nullopt;
+    if (names(target, module)) return &target;
+  return nullptr;
+}
+
+std::optional<QuantScheme> QuantizationConfig::scheme_of(const std::string& module) const {
+  const QuantizationTarget* const target = target_of(module);
+  return target == nullptr ? std::nullopt : target->scheme;
+}
+
+InputScale QuantizationConfig::input_scale_of(const std::string& module) const {
+  const QuantizationTarget* const target = target_of(module);
+  return target == nullptr ? InputScale::kNone : target->input_scale;
 }
 
 }  // namespace llmq

@@ -12,6 +12,9 @@
 //   auto-round           packing_format auto_round:auto_gptq (as gptq, but 2 to 8 bits), auto_round:auto_awq
 //                        (as awq) or auto_round:gptqmodel (as gptq_v2); `extra_config`: modules with
 //                        another scheme.
+//   modelopt             quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4 and W4A16_NVFP4, or
+//                        MIXED_PRECISION with `quantized_layers`; in its words of config.json or of the older
+//                        hf_quant_config.json (io/codes/modelopt_names.cpp). Inputs of NVFP4 stay as they are here.
 //   bitsandbytes, fp8    tensors that are numbers from opening on (io/bitsandbytes.cpp,
 //                        io/float8_blocks.cpp).
 //   mxfp4                of gpt-oss: tensors that say it by their names; nothing is asked for here.
@@ -30,10 +33,14 @@
 
 namespace llmq {
 
+// Of a module whose inputs stay as they are here: whether a scale for them stands beside its weight.
+enum class InputScale : std::uint8_t { kNone, kPerhaps, kStored };
+
 struct QuantizationTarget {
   std::string text;                    // as written
   std::optional<NamePattern> pattern;  // of a regular expression
   std::optional<QuantScheme> scheme;   // scale_dtype is open: the stored scales say it; none: left dense
+  InputScale input_scale = InputScale::kNone;
 };
 
 class QuantizationConfig {
@@ -48,8 +55,10 @@ class QuantizationConfig {
   std::optional<KvCacheType> kv_cache() const { return kv_cache_; }
   // The scheme of a linear's module, or nothing where it is ignored or no target names it.
   std::optional<QuantScheme> scheme_of(const std::string& module) const;
+  InputScale input_scale_of(const std::string& module) const;
 
  private:
+  const QuantizationTarget* target_of(const std::string& module) const;
   PackedFormat format_ = PackedFormat::kNone;
   bool by_gptqmodel_ = false;
   std::optional<KvCacheType> kv_cache_;

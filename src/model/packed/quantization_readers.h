@@ -31,6 +31,11 @@ PackedFormat gptq_format(ConfigFields& quantization);
 bool names_gptqmodel(ConfigFields& quantization);
 std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization);
 
+// modelopt: modules that it leaves alone, then those it names, then all others; and what it asks of a server's
+// KV cache.
+std::vector<QuantizationTarget> read_modelopt(ConfigFields& quantization,
+                                              std::optional<KvCacheType>& kv_cache);
+
 // AutoRound. Fields that it writes into every container and that change no weight are passed over by name;
 // of those that would change one, Error(kUnsupported) where they do.
 void pass_over_autoround(ConfigFields& at);

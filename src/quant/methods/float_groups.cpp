@@ -15,6 +15,7 @@ namespace {
 constexpr std::int64_t kMostInGroup = kMxGroup;
 // Of E4M3's numbers above and below the first candidate, eight to an octave: 1.8 and 0.5 times it.
 constexpr int kLevelsAbove = 7, kLevelsBelow = 8, kLastLevel = 126, kLastExponent = 254;
+constexpr int kLastPower = 126;  // of two, that is a normal number as its reciprocal is
 
 // Scaled by errors of one group; `importance` is empty where all columns are alike.
 template <WeightType kType>
@@ -38,8 +39,9 @@ float largest_of(std::span<const float> group) {
 
 }  // namespace
 
-float float_group_global(float largest, bool search) {
-  return nvfp4_global(largest, search ? kRoomToSearch : kWholeRange);
+float float_group_global(float largest, bool search, bool power_of_two) {
+  const float global = nvfp4_global(largest, search ? kRoomToSearch : kWholeRange);
+  return power_of_two ? std::ldexp(1.0f, std::clamp(std::ilogb(global), -kLastPower, kLastPower)) : global;
 }
 
 float float_group_reach(float global) { return kE2M1Top * nvfp4_scale(kLastLevel, global); }

@@ -27,8 +27,9 @@ struct FloatGroupRounding {
   std::span<const float> importance = {};  // [columns], not negative; empty: all are alike
 };
 
-// The global scale for a weight, or several that share it, with `largest` the largest magnitude in them.
-float float_group_global(float largest, bool search);
+// The global scale for a weight, or several that share it, with `largest` the largest magnitude in them; the
+// power of two below it where that is asked for, so that the largest group has at least half of that range.
+float float_group_global(float largest, bool search, bool power_of_two = false);
 // The largest magnitude that the largest group scale of such a global does not cut.
 float float_group_reach(float global);
 float largest_magnitude(std::span<const float> weight, ThreadPool& pool);

@@ -9,7 +9,8 @@ namespace llmq {
 
 // Scales of floats in groups (quant/methods/float_groups.h): keys floats.*.
 struct FloatGroupOptions {
-  bool search = true;  // else compressed-tensors' own
+  bool search = true;         // else compressed-tensors' own
+  bool power_of_two = false;  // the global scale, as the format wants it (PackedFormatRow::global_form)
   bool operator==(const FloatGroupOptions&) const = default;
 };
 

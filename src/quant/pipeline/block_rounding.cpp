@@ -16,6 +16,10 @@ void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModul
                   float global_scale) {
   LinearWork work;
   work.weight = load_planned_weight(run, linear);
+  const FloatGroupOptions& floats = run.plan.floats;
+  if (global_scale == 0 && planned.scheme.scale_form() == ScaleForm::kTwoLevel)
+    global_scale = float_group_global(largest_magnitude(work.original(), run.pool()), floats.search,
+                                      floats.power_of_two);
   run.clock.charge("reading");
   QuantizedMatrix matrix =
       round_to_nearest(work.original(), linear.out_features, linear.in_features, planned.scheme, run.pool(),
@@ -49,7 +53,8 @@ std::map<std::string, float> shared_global_scales(QuantizeRun& run, const BlockS
     run.report.warnings.resize(warnings);
     return_freed_memory();
   }
-  for (auto& [name, value] : largest) value = float_group_global(value, run.plan.floats.search);
+  for (auto& [name, value] : largest)
+    value = float_group_global(value, run.plan.floats.search, run.plan.floats.power_of_two);
   run.clock.charge("reading");
   return largest;
 }

@@ -126,7 +126,8 @@ float BlockState::global_scale(LinearId id) {
         fused_linear(beside.spec->module, run.names).module == fused)
       largest = std::max(largest, largest_magnitude(beside.weight, run.pool()));
   if (run.plan.traits->folds) largest *= kRoomToFold;
-  return global_scales[fused] = float_group_global(largest, run.plan.floats.search);
+  return global_scales[fused] =
+             float_group_global(largest, run.plan.floats.search, run.plan.floats.power_of_two);
 }
 
 void BlockState::release(const SublayerSpec& part) {

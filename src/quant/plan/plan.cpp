@@ -55,8 +55,9 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
           recipe.source, recipe.mixed.schemes.empty() ? "overrides" : "mixed.schemes",
           "leave dense out, or write format: compressed-tensors"});
   if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
-    fail(ErrorKind::kUnsupported, {"the checkpoint is quantized already", checkpoint.path().string(),
-                                   "quantization_config", "give the original one"});
+    fail(ErrorKind::kUnsupported,
+         {"the checkpoint is quantized already", checkpoint.path().string(), "quantization_config",
+          "give the original one, or what llmq convert --to safetensors makes of it"});
   if (spec.blocks.empty())
     fail(ErrorKind::kBadInput, {"the model has no decoder block", checkpoint.path().string(), {}, {}});
 }
@@ -265,6 +266,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.traits = &find_method(recipe.methods, recipe, recipe.source);
   plan.method = plan.traits->name;
   static_cast<MethodOptions&>(plan) = complete_options(*plan.traits, recipe);
+  plan.floats.power_of_two = packed_format(recipe.format).global_form == GlobalForm::kFactor;
   plan.format = recipe.format;
   plan.compute = compute;
   plan.activations = recipe.activations;

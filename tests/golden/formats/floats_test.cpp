@@ -87,6 +87,26 @@ TEST(Floats, ScalesOfTwoLevelsAreTheLibrarys) {
         << one.items()[0].as_double();
 }
 
+// modelopt multiplies by it: then its reciprocal says the same.
+TEST(Floats, AGlobalScaleMayBeAPowerOfTwo) {
+  EXPECT_EQ(float_group_global(0.3f, true, true), 4096) << "below 256 * 6 / 0.3";
+  EXPECT_EQ(float_group_global(0.3f, false, true), 8192) << "below 448 * 6 / 0.3";
+  EXPECT_EQ(float_group_global(0, true, true), 1);
+  const QuantScheme scheme = float_group_scheme("nvfp4a16");
+  ThreadPool pool(2);
+  std::vector<float> weight(32, 0.3f);
+  weight[17] = -0.01f;
+  const QuantizedMatrix matrix =
+      round_float_groups(weight, 2, 16, scheme, {.global_scale = float_group_global(0.3f, true, true)}, pool);
+  const std::vector<PackedTensor> tensors = packed_format("modelopt").pack({"layer", scheme, 2, 16}, matrix);
+  ASSERT_EQ(tensors.size(), 3u);
+  EXPECT_EQ(tensors[2].declaration.name, "layer.weight_scale_2");
+  EXPECT_EQ(hex(tensors[2].bytes), "00008039") << "2^-12";
+  for (std::size_t row = 0; row < 2; ++row)
+    EXPECT_EQ(nvfp4_scale(static_cast<std::uint8_t>(tensors[1].bytes[row]), 0x1p-12f, GlobalForm::kFactor),
+              matrix.scales[row]);
+}
+
 TEST(Floats, ExponentsAreTheLibrarysAndNotOcps) {
   const Json golden = golden_cases("floats.json");
   int above = 0;

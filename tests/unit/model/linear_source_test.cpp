@@ -47,6 +47,8 @@ TEST(LinearSource, CompressedTensorsModulesDequantizeBitExactly) {
 }
 TEST(LinearSource, AwqModulesDequantizeBitExactly) { expect_weights("packed_awq.json"); }
 
+TEST(LinearSource, ModeloptModulesDequantizeBitExactly) { expect_weights("packed_modelopt.json"); }
+
 TEST(LinearSource, GptqModulesDequantizeBitExactly) { expect_weights("packed_gptq.json"); }
 
 TEST(LinearSource, CodesOfAByteDequantizeBitExactly) { expect_weights("packed_codes.json"); }
