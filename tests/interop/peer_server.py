@@ -3,7 +3,7 @@
     peer_server.py serve SOCKET PARENT              until the process PARENT (ctest) is gone
     peer_server.py run SOCKET SCRIPT [ARGUMENT...]  in a fork, with this process's files, folder and environment; the exit code is the script's
 
-Where nobody listens on SOCKET, `run` runs the script by itself: the same check, some seconds of processor time later. A fork has one thread, so the
+Where nobody answers on SOCKET, `run` runs the script by itself: the same check, some seconds of processor time later. A fork has one thread, so the
 server must have one when it forks: it says so and leaves otherwise. A script whose caller is gone is killed with what it started.
 """
 import contextlib, gc, json, os, selectors, signal, socket, sys
@@ -117,18 +117,15 @@ def answer(server, parent):
 
 def run(path, arguments):
     asked = socket.socket(socket.AF_UNIX)
-    try:
-        asked.connect(path)
-    except OSError:
-        print("    by itself: no process of the peers is there", flush=True)
-        os.execv(sys.executable, [sys.executable, *arguments])
     said = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode() + b"\n"
     try:
+        asked.connect(path)
         sent = socket.send_fds(asked, [said], [0, 1, 2])
         asked.sendall(said[sent:])
         code = json.loads(asked.recv(64))
-    except (OSError, ValueError):
-        sys.exit("FAILED: the process of the peers ended before its check did")
+    except (OSError, ValueError):  # not there, or gone
+        print("    by itself: no process of the peers is there", flush=True)
+        os.execv(sys.executable, [sys.executable, *arguments])
     if code < 0:
         sys.exit(f"FAILED: the check ended by signal {-code}")
     sys.exit(code)
