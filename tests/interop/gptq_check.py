@@ -1,10 +1,11 @@
 """GPTQModel loads llmq's GPTQ checkpoints, v1 and v2, with its torch kernel: the same dequantized weights to the bit, the same perplexity
-within 5e-5 in float32; re-packed to AWQ and back they are still the same.
+within 5e-5 in float32; re-packed to AWQ and back they are still the same. Then AutoAWQ's form (awq_gemm_check.py).
 
 gptq_check.py LLMQ WORK
 """
 import sys
 import torch
+import awq_gemm_check
 from safetensors.torch import load_file
 from gptqmodel import BACKEND, GPTQModel
 from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity, perplexity, same_bits
@@ -69,4 +70,5 @@ for name, (packed_linears, settings) in CASES.items():
     peer = perplexity(model, packed, 2, 512)
     expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f}, GPTQModel {peer:.6f}")
 
+awq_gemm_check.check(program, work)
 finish()

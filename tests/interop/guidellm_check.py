@@ -1,6 +1,6 @@
 """GuideLLM sweeps over the rates of `llmq serve` with synthetic texts: each request is answered, in the lengths that were asked for.   guidellm_check.py LLMQ WORK
 
-The model is tinystories-656k. LLMQ_GUIDELLM_SECONDS (2) is the time of each rate, of which the first is one request after another and the second is all at once.
+The model is tinystories-656k. LLMQ_GUIDELLM_SECONDS (1) is the time of each rate, of which the first is one request after another and the second is all at once.
 """
 import json, os, pathlib, subprocess, sys
 
@@ -9,14 +9,15 @@ from peer import expect, finish
 from server import MODEL, Server
 
 program, work = sys.argv[1:3]
-GUIDELLM, SECONDS = os.path.join(os.path.dirname(sys.executable), "guidellm"), os.environ.get("LLMQ_GUIDELLM_SECONDS", "2")
+GUIDELLM, SECONDS = os.path.join(os.path.dirname(sys.executable), "guidellm"), os.environ.get("LLMQ_GUIDELLM_SECONDS", "1")
 PROMPT, OUTPUT, RATES = 48, 24, 4
 
 server = Server(program, MODEL, "--max-num-seqs", "16")
 command = [GUIDELLM, "run", "--backend", f"kind=openai_http,target={server.facts['url']},request_format=/v1/completions", "--profile", f"kind=sweep,sweep_size={RATES}",
            "--constraint", f"kind=max_duration,seconds={SECONDS}", "--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={OUTPUT}",
            "--tokenizer", f"kind=huggingface_auto,model={MODEL}", "--output", f"kind=json,path={work}/sweep.json", "--disable-console"]
-done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "1"}, timeout=600)
+done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "1",
+                                                                               "GUIDELLM__MP_CONTEXT_TYPE": "forkserver"}, timeout=600)
 if done.returncode != 0:
     sys.exit(f"FAILED: {' '.join(command)} left with {done.returncode}: {(done.stderr + done.stdout)[-3000:]}")
 with open(f"{work}/sweep.json", encoding="utf-8") as file:

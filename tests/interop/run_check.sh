@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE=
 . "$here/peer_packages.sh"
 environment_of() {
   case $1 in
-    awq_gemm | gptq) echo gptqmodel ;;
+    gptq) echo gptqmodel ;;
     compressed_tensors) echo llmcompressor ;;
     model_signing) echo signing ;;
     mlx) echo mlx ;;
