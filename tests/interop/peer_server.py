@@ -1,6 +1,6 @@
 """A process of an environment that has imported what checks import; each check runs in a fork of it. Imports take more than most checks compute.
 
-    peer_server.py serve SOCKET PARENT              until the process PARENT (ctest) is gone
+    peer_server.py serve SOCKET PARENT [nothing]    until the process PARENT (ctest) is gone; with nothing imported, for peer_server_test.py
     peer_server.py run SOCKET SCRIPT [ARGUMENT...]  in a fork, with this process's files, folder and environment; the exit code is the script's
 
 Where nobody answers on SOCKET, `run` runs the script by itself: the same check, some seconds of processor time later. A fork has one thread, so the
@@ -60,12 +60,13 @@ def received(connection):
     return *json.loads(text), files
 
 
-def serve(path, parent):
+def serve(path, parent, what=None):
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen(64)
     try:
-        imported()
+        if what != "nothing":
+            imported()
         answer(server, parent)
     finally:
         os.unlink(path)
@@ -132,4 +133,4 @@ def run(path, arguments):
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[2:4]) if sys.argv[1] == "serve" else run(sys.argv[2], sys.argv[3:])
+    serve(*sys.argv[2:]) if sys.argv[1] == "serve" else run(sys.argv[2], sys.argv[3:])
