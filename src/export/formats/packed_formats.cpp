@@ -81,7 +81,8 @@ void check_expressible(const std::string& format, std::span<const PlannedModule>
       const auto refuses = [&](const PlannedModule& each) {
         return refusal_of(*other, each, modules.front()).has_value();
       };
-      if (other != &row && std::none_of(modules.begin(), modules.end(), refuses))
+      const bool of_any_model = other->model_refusal == nullptr;
+      if (other != &row && of_any_model && std::none_of(modules.begin(), modules.end(), refuses))
         others += (others.empty() ? "" : " or ") + std::string(other->name);
     }
     fail(ErrorKind::kUnsupported,
