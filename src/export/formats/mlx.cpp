@@ -41,16 +41,16 @@ std::vector<PackedTensor> pack_mlx(const PlannedModule& m, const QuantizedMatrix
   return packed_tensors(m, matrix.codes, matrix.scales, biases);
 }
 
-Json form_of(const QuantScheme& scheme) {
+Json affine_form(const QuantScheme& scheme) {
   return Json::object({{"group_size", group_size_of(scheme)}, {"bits", scheme.bits}, {"mode", "affine"}});
 }
 
 // Linears that are dense are those without scales: nothing is said of them.
 Json mlx_config(const ListedModules& listed) {
-  const Json usual = form_of(listed.packed.front().scheme);
+  const Json usual = affine_form(listed.packed.front().scheme);
   Json config = usual;
   for (const PlannedModule& m : listed.packed)
-    if (Json own = form_of(m.scheme); !(own == usual)) config[m.module] = std::move(own);
+    if (Json own = affine_form(m.scheme); !(own == usual)) config[m.module] = std::move(own);
   return config;
 }
 
