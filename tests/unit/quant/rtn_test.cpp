@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tensor/stored_float.h"
+
 namespace llmq {
 namespace {
 
@@ -191,10 +193,12 @@ TEST(Rtn, RoundsAgainstTheZerosAsTheyAreStored) {
   bool moved = false;
   for (std::size_t k = 0; k < weight.size(); ++k) {
     const float scale = m.scales[k / 32], minimum = m.minima[k / 32], code = m.codes[k];
-    ASSERT_EQ(minimum, stored_scale(minimum, DType::kBF16));
+    ASSERT_EQ(minimum, stored_float(minimum, DType::kBF16));
     ASSERT_EQ(m.zeros[k / 32], 0);
-    ASSERT_EQ(values[k], stored_scale(stored_scale(code * scale, DType::kBF16) - minimum, DType::kBF16));
-    if (code > 0 && code < 255) ASSERT_LE(std::fabs(code * scale - minimum - weight[k]), 0.5001f * scale);
+    ASSERT_EQ(values[k], stored_float(stored_float(code * scale, DType::kBF16) - minimum, DType::kBF16));
+    if (code > 0 && code < 255) {
+      ASSERT_LE(std::fabs(code * scale - minimum - weight[k]), 0.5001f * scale);
+    }
     moved |= std::nearbyintf(minimum / scale) * scale != minimum;
   }
   EXPECT_TRUE(moved);
