@@ -1,8 +1,8 @@
 // Scales of floats in groups: what their bytes mean, and how compressed-tensors rounds them.
 //
-//   two levels (NVFP4)  scale = e4m3(byte) / global in FP32, or e4m3(byte) * global as modelopt has it; byte = the E4M3 nearest to largest / 6 * global,
-//                       at most 448; a byte of 0 becomes 0.125. global = top * 6 / largest of the weight,
-//                       where top is the E4M3 number that its largest group shall have
+//   two levels (NVFP4)  scale = e4m3(byte) / global in FP32 (modelopt: times global); byte = the E4M3 nearest
+//                       to largest / 6 * global, at most 448; a byte of 0 becomes 0.125. global = top * 6 /
+//                       largest of the weight, where top is the number that its largest group shall have
 //   exponents (MX)      scale = 2^(byte - 127), byte 255 is no number (tensor/mxfp4.h);
 //                       byte = e - floor(log2 of the largest code) of largest = m 2^(e - 127), with e one
 //                       more from m = 1.75 on, within 0 .. 254. OCP and ggml do without that step, so that

@@ -18,9 +18,9 @@ namespace llmq {
 
 std::vector<TensorDeclaration> declare_float4(const PlannedModule& module);
 std::vector<PackedTensor> pack_float4(const PlannedModule& module, const QuantizedMatrix& matrix);
-// The number that goes with the scales' bytes where they are divided by it, or multiplied. Where it is another
-// than the matrix has, it is rounded once, and a loader's scales may be off by the last of their 24 bits; of a
-// power of two nothing is rounded.
+// The number that goes with the scales' bytes where they are divided by it, or multiplied. Where it is
+// another than the matrix has, it is rounded once, and a loader's scales may be off by the last of their 24
+// bits; of a power of two nothing is rounded.
 float global_as(const QuantizedMatrix& matrix, GlobalForm form);
 // Scales of a group as their bytes, for schemes whose scales are no plain numbers.
 std::vector<std::byte> group_scale_bytes(const QuantizedMatrix& matrix);

@@ -2,16 +2,17 @@
 //
 //   nvfp4a16  <module>.weight          U8 [out, in/2]        byte j of a row: code 2j low, code 2j + 1 high
 //             <module>.weight_scale    F8_E4M3 [out, in/16]
-//             <module>.weight_scale_2  F32 []                what they are multiplied by: a power of two, whose
-//                                                            reciprocal is one, so that other containers say
-//                                                            the same numbers
+//             <module>.weight_scale_2  F32 []                what they are multiplied by: a power of two, as
+//                                                            its reciprocal is, so that other containers
+//                                                            say the same numbers
 //   fp8...    <module>.weight          F8_E4M3 [out, in]
 //             <module>.weight_scale    F32: [] per tensor, [out], or [out/128, 1, in/128, 1] in blocks
 //             <module>.input_scale     F32 [], static inputs only
 //
 // config.json says it in today's words and hf_quant_config.json in the older ones. Scales of a KV cache are
-// <attention>.k_proj.k_scale and v_proj.v_scale. Sources: Model-Optimizer 0.47 torch/export/{unified_export_hf,
-// convert_hf_config,quant_utils}.py, qtensor/nvfp4_tensor.py; vLLM's quantization/modelopt.py.
+// <attention>.k_proj.k_scale and v_proj.v_scale. Sources: Model-Optimizer 0.47
+// torch/export/{unified_export_hf,convert_hf_config,quant_utils}.py, qtensor/nvfp4_tensor.py; vLLM's
+// quantization/modelopt.py.
 #include <array>
 #include <set>
 

@@ -102,10 +102,11 @@ class PackedWriter final : public DirectoryWriter {
   }
   std::string complete() override {
     std::vector<std::pair<std::string, std::string>> copy;
-    const Json& said = config_.at("quantization_config");
-    if (!format_.config_copy.empty())
+    if (!format_.config_copy.empty()) {
+      const Json& said = config_.at("quantization_config");
       copy.emplace_back(format_.config_copy,
                         (format_.config_file ? format_.config_file(said) : said).dump(2) + "\n");
+    }
     return directory_.complete(config_, copy);
   }
 

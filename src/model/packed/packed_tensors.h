@@ -1,6 +1,6 @@
 // The tensors of one packed module as the formats of compressed-tensors, AutoAWQ, GPTQ and modelopt store
-// them. Every shape and dtype is checked against the scheme before a word is read. Cost: one pass over the packed words,
-// one over the codes.
+// them. Every shape and dtype is checked against the scheme before a word is read. Cost: one pass over the
+// packed words, one over the codes.
 #pragma once
 #include <optional>
 #include <string>

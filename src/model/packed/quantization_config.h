@@ -13,8 +13,8 @@
 //                        (as awq) or auto_round:gptqmodel (as gptq_v2); `extra_config`: modules with
 //                        another scheme.
 //   modelopt             quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4 and W4A16_NVFP4, or
-//                        MIXED_PRECISION with `quantized_layers`; in its words of config.json or of the older
-//                        hf_quant_config.json (io/codes/modelopt_names.cpp). Inputs of NVFP4 stay as they are here.
+//                        MIXED_PRECISION with `quantized_layers`; in its words of config.json or of the
+//                        older hf_quant_config.json (io/codes/modelopt_names.cpp). Inputs of 4 bits stay.
 //   bitsandbytes, fp8    tensors that are numbers from opening on (io/bitsandbytes.cpp,
 //                        io/float8_blocks.cpp).
 //   mxfp4                of gpt-oss: tensors that say it by their names; nothing is asked for here.

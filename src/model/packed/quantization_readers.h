@@ -31,8 +31,8 @@ PackedFormat gptq_format(ConfigFields& quantization);
 bool names_gptqmodel(ConfigFields& quantization);
 std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization);
 
-// modelopt: modules that it leaves alone, then those it names, then all others; and what it asks of a server's
-// KV cache.
+// modelopt: modules that it leaves alone, then those it names, then all others; and what it asks of a
+// server's KV cache.
 std::vector<QuantizationTarget> read_modelopt(ConfigFields& quantization,
                                               std::optional<KvCacheType>& kv_cache);
 

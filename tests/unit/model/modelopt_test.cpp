@@ -1,5 +1,5 @@
-// Directories of NVIDIA's ModelOpt: what their tensors and their two configs mean, and every way in which they
-// can lie.
+// Directories of NVIDIA's ModelOpt: what their tensors and their two configs mean, and every way in which
+// they can lie.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

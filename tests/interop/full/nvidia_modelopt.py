@@ -1,4 +1,4 @@
-"""What NVIDIA's own package exports is read to the bit, and what llmq writes so is read as it was meant.   modelopt.py LLMQ
+"""What NVIDIA's own package exports is read to the bit, and what llmq writes so is read as it was meant.   nvidia_modelopt.py LLMQ
 
 nvidia-modelopt 0.47.0 quantizes the tiny model, exports it, and dequantizes it again; llmq converts the directory to dense FP32. Needs an environment
 "modelopt" beside the other peers with nvidia-modelopt==0.47.0, torch and transformers; without it the script says so and leaves with 77. Minutes.
