@@ -34,7 +34,7 @@ MEANINGS = {
     "output.keep": "versions that are kept; left out: all",
     "method": "one method, or a list that is applied in order",
     "scheme": "what the bits of a weight mean",
-    "format": "how codes, scales and zeros lie in files",
+    "format": "how codes lie in files",
     "calibration.text": "`builtin:c4`, `builtin:code`, `builtin:technical` or files; one or a list",
     "calibration.samples": "samples",
     "calibration.sequence_length": "tokens of a sample",
