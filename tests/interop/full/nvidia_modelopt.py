@@ -1,15 +1,17 @@
 """What NVIDIA's own package exports is read to the bit, and what llmq writes so is read as it was meant.   nvidia_modelopt.py LLMQ
 
-nvidia-modelopt 0.47.0 quantizes the tiny model, exports it, and dequantizes it again; llmq converts the directory to dense FP32. Needs an environment
-"modelopt" beside the other peers with nvidia-modelopt==0.47.0, torch and transformers; without it the script says so and leaves with 77. Minutes.
+nvidia-modelopt 0.47.0 quantizes the tiny model, exports it, and dequantizes it again; llmq converts the directory to dense FP32. llama.cpp's converter reads what
+llmq writes. Needs an environment "modelopt" beside the other peers with nvidia-modelopt==0.47.0, torch, transformers and gguf; without it the script says so and
+leaves with 77. Two minutes.
 """
 import copy, json, os, pathlib, sys, tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from peer import TINYSTORIES, expect, finish, llmq, run_in  # noqa: E402
 
-run_in("modelopt", ["modelopt", "torch", "transformers"], "nvidia-modelopt==0.47.0 with torch and transformers")
-import shutil, torch  # noqa: E402
+run_in("modelopt", ["modelopt", "torch", "transformers", "gguf"], "nvidia-modelopt==0.47.0 with torch, transformers and gguf")
+import shutil, subprocess, torch  # noqa: E402
+from gguf import GGUFReader, dequantize  # noqa: E402
 import modelopt.torch.quantization as mtq  # noqa: E402
 from modelopt.torch.export import export_hf_checkpoint  # noqa: E402
 from modelopt.torch.quantization.qtensor import NVFP4QTensor  # noqa: E402
@@ -19,6 +21,8 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 program = os.path.abspath(sys.argv[1])
 work = tempfile.mkdtemp(prefix="llmq-modelopt-")
+converter = os.environ.get("LLMQ_LLAMA_CPP", os.path.expanduser("~/.cache/llmq-peers/src/lcpp/vendor/llama.cpp")) + "/convert_hf_to_gguf.py"  # left out where it is not
+PARTS = {"ffn_down": "mlp.down_proj", "ffn_up": "mlp.up_proj", "ffn_gate": "mlp.gate_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj"}
 ids = torch.randint(3, 2000, (8, 64), generator=torch.Generator().manual_seed(1))
 CONFIGS = {"NVFP4": (mtq.NVFP4_DEFAULT_CFG, "nvfp4a16"), "W4A16_NVFP4": (mtq.W4A16_NVFP4_CFG, "nvfp4a16"), "FP8": (mtq.FP8_DEFAULT_CFG, "fp8_static"),
            "FP8_PER_CHANNEL_PER_TOKEN": (mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG, "fp8"), "fp8_pb_wo": (mtq.FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG, "fp8_block"),
@@ -71,5 +75,13 @@ for scheme in ("nvfp4a16", "fp8_static", "fp8"):  # k and v have 64 rows, less t
     for parts in (("q", "k", "v"),) if scheme == "nvfp4a16" else ():
         factors = {packed[f"model.layers.0.self_attn.{part}_proj.weight_scale_2"].item() for part in parts}
         expect(len(factors) == 1 and all(torch.frexp(torch.tensor(f))[0] == 0.5 for f in factors), f"written {scheme}: q, k and v share a power of two")
+    if not os.path.exists(converter): continue
+    subprocess.run([sys.executable, converter, directory, "--outfile", f"{directory}.gguf", "--outtype", "f32"], check=True, capture_output=True)
+    theirs, ours, wrong = {t.name: t for t in GGUFReader(f"{directory}.gguf").tensors}, load_file(f"{directory}-f32/model.safetensors"), []
+    for block, (part, module) in ((block, names) for block in (0, 1) for names in PARTS.items()):
+        tensor, scale = theirs[f"blk.{block}.{part}.weight"], theirs.get(f"blk.{block}.{part}.scale")
+        values = dequantize(tensor.data, tensor.tensor_type) * (1 if scale is None else scale.data.reshape(-1)[0])
+        if not torch.equal(torch.from_numpy(values).float(), ours[f"model.layers.{block}.{module}.weight"]): wrong.append(f"{block}.{part}")
+    expect(not wrong, f"written {scheme}: llama.cpp's converter makes the same weights of it{': not ' + ', '.join(wrong) if wrong else ''}")
 shutil.rmtree(work)
 finish()
