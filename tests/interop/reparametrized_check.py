@@ -5,7 +5,8 @@
 MODEL is a Llama with a tied head (SmolLM2-135M; left out, the model that the repository carries). Its forms: q, k, v and gate, up fused (Phi-3); every
 multiplier of Granite a power of two; the decoder of a LLaVA; an MLP parted into four experts of which each row has all, with a router of zeros and output
 matrices times four, whose weights of 1/4 are exact: an expert's matrices apart (Mixtral), stacked beside a shared expert of zeros (Qwen2-MoE), and
-stacked with Granite's multipliers (GraniteMoe).
+stacked with Granite's multipliers (GraniteMoe); stacked as transposes beside a shared expert of zeros, where the sigmoid of 0 halves what experts read
+(Llama 4). Gemma's and Qwen3-Next's norms of 1 + w are none of them: their blocks normalize what mixers give, or heads, and no weight undoes that.
 """
 import json
 import os
@@ -145,6 +146,32 @@ def granitemoe(source):
     return with_multipliers(source, form)
 
 
+def llama4(source):
+    """Stacks of transposes. A row's experts have all of it, halved by the sigmoid of 0, so gate and up are doubled; a rope of neighbours."""
+    layers, heads = source.config["num_hidden_layers"], source.config["num_attention_heads"]
+    width, dim = source.config["intermediate_size"] // EXPERTS, source.config.get("head_dim") or source.config["hidden_size"] // heads
+    config = source.keys("llama4_text", num_local_experts=EXPERTS, num_experts_per_tok=EXPERTS, interleave_moe_layer_step=1, intermediate_size=width,
+                         intermediate_size_mlp=source.config["intermediate_size"], head_dim=dim, use_qk_norm=False, no_rope_layers=[1] * layers,
+                         attention_chunk_size=source.config["max_position_embeddings"], attn_temperature_tuning=False)
+    stacks = ("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj")
+    form = parted(source, config, "feed_forward.router", "feed_forward.experts", stacks, True)
+    for layer in range(layers):
+        block = f"model.layers.{layer}."
+        for stack, factor in zip(stacks, (2, 1 / EXPERTS)):
+            form.tensors[block + stack] = (form.tensors[block + stack] * factor).transpose(1, 2)
+        for n, factor in zip(MLP, (2, 2, 1)):
+            form.parts[f"{block}mlp.{n}"] = [(m, r, c, factor) for m, r, c, _ in form.parts[f"{block}mlp.{n}"]]
+        for n in ("q_proj", "k_proj"):
+            rows = form.tensors[f"{block}self_attn.{n}.weight"]
+            place = torch.arange(len(rows)).view(-1, 2, dim // 2).transpose(1, 2).reshape(-1)
+            form.tensors[f"{block}self_attn.{n}.weight"] = rows[place]
+            form.parts[f"{block}self_attn.{n}"] = [(f"{block}self_attn.{n}", place.argsort(), slice(None), 1)]
+        one, hidden = form.tensors["model.norm.weight"].dtype, source.config["hidden_size"]
+        for n, shape in zip(MLP, ((width, hidden), (width, hidden), (hidden, width))):
+            form.tensors[f"{block}feed_forward.shared_expert.{n}.weight"] = torch.zeros(shape, dtype=one)
+    return form
+
+
 FORMS = {
     "phi3": fused,
     "granite": lambda s: with_multipliers(s, plain(s, granite_keys(s, "granite"))),
@@ -152,6 +179,7 @@ FORMS = {
     "mixtral": mixtral,
     "qwen2_moe": qwen2_moe,
     "granitemoe": granitemoe,
+    "llama4": llama4,
 }
 CALIBRATED = ("phi3", "granite", "llava")  # whose linears see the same rows
 
