@@ -40,32 +40,6 @@ Json read_object(Io& io, const Path& path, std::uint64_t limit) {
   return json;
 }
 
-// A directory whose weights are in no container read here: says which ones were found.
-[[noreturn]] void refuse_directory(const Path& directory, const std::vector<std::string>& names) {
-  const auto first = [&](auto matches) -> std::string {
-    const auto found = std::find_if(names.begin(), names.end(), matches);
-    return found == names.end() ? std::string() : *found;
-  };
-  const std::string pickle = first([](const std::string& name) {
-    return name.starts_with("pytorch_model") || name.ends_with(".pth") || name.ends_with(".pt");
-  });
-  if (!pickle.empty())
-    fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("holds its weights as a PyTorch pickle ({})", pickle),
-                     directory.string(),
-                     {},
-                     "pickles can run code and are not read; load the model in Transformers and "
-                     "save_pretrained() it as safetensors"});
-  const std::string gguf = first([](const std::string& name) { return name.ends_with(".gguf"); });
-  if (!gguf.empty())
-    bad(directory, {}, "is not in Hugging Face layout",
-        fmt::format("pass the GGUF file: {}", (directory / gguf).string()));
-  const std::string other = first([](const std::string& name) { return name.ends_with(".safetensors"); });
-  bad(directory, {}, fmt::format("holds neither {} nor {}", kSingleShard, kIndex),
-      other.empty() ? "is the download complete?"
-                    : fmt::format("it has {} but no index that lists it; download the index too", other));
-}
-
 // Behind tensors that have no file.
 class NoFile final : public Mapping {
  public:
@@ -89,7 +63,7 @@ void CheckpointReader::read_directory() {
   const auto has = [&](const std::string& name) {
     return std::binary_search(names.begin(), names.end(), name);
   };
-  if (!has(kSingleShard) && !has(kIndex)) refuse_directory(directory, names);
+  if (!has(kSingleShard) && !has(kIndex)) refuse_foreign_directory(directory, names, kSingleShard, kIndex);
   if (!has("config.json"))
     bad(directory, {}, "holds no config.json", "a model directory has one beside its weights");
   state_->config = read_object(io_, directory / "config.json", kMaxConfigBytes);
@@ -252,6 +226,7 @@ void CheckpointReader::part_stacks(FindSlabs find) {
       continue;
     }
     const std::size_t first = parted.size();
+    parted_.emplace_back(tensor.name, *names);
     if (!names->exponents.empty()) {
       part_mxfp4(tensor, exponents.at(names->exponents), *names, parted);
       keep_whole(*names, {tensor, exponents.at(names->exponents)}, std::span(parted).subspan(first));
@@ -304,12 +279,32 @@ std::shared_ptr<const Checkpoint::State> CheckpointReader::finish() {
   std::sort(tensors.begin(), tensors.end(),
             [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
   for (std::size_t i = 1; i < tensors.size(); ++i)
-    if (tensors[i].name == tensors[i - 1].name)
-      bad(shard(tensors[i]), tensors[i].name,
-          fmt::format("the tensor is also in {}", shard(tensors[i - 1]).filename().string()));
+    if (tensors[i].name == tensors[i - 1].name) refuse_twice(tensors[i], tensors[i - 1]);
   copy_odd_ones();
   for (const StoredTensor& tensor : tensors) state_->tensor_bytes += tensor.bytes_on_disk();
   return state_;
+}
+
+// By itself in two files, or in two layouts of experts: alone and in a stack, or in two stacks.
+void CheckpointReader::refuse_twice(const StoredTensor& tensor, const StoredTensor& other) const {
+  std::string stacks;
+  int holding = 0;
+  for (const auto& [stack, names] : parted_) {
+    const std::string_view name = tensor.name;
+    if (!name.starts_with(names.before)) continue;
+    const std::size_t end = name.find_first_not_of("0123456789", names.before.size());
+    const std::string_view behind = name.substr(std::min(end, name.size()));
+    if (behind != names.after &&
+        std::find(names.further.begin(), names.further.end(), behind) == names.further.end())
+      continue;
+    stacks += (holding++ == 0 ? "" : " and of ") + stack;
+  }
+  if (holding == 0)
+    bad(shard(tensor), tensor.name,
+        fmt::format("the tensor is also in {}", shard(other).filename().string()));
+  bad(shard(tensor), tensor.name,
+      fmt::format("is stored {}as a part of {}", holding == 1 ? "by itself and " : "", stacks),
+      "keep one of the two layouts");
 }
 
 const Path& CheckpointReader::shard(const StoredTensor& tensor) const {

@@ -51,6 +51,7 @@ class CheckpointReader {
                                    const BesideWeights& beside) const;
   StoredTensor matrix_of_bytes(const StoredTensor& weight, const BesideWeights& beside) const;
   const Path& shard(const StoredTensor& tensor) const;
+  [[noreturn]] void refuse_twice(const StoredTensor& tensor, const StoredTensor& other) const;
   void part_mxfp4(const StoredTensor& tensor, const StoredTensor& exponents, const SlabNames& names,
                   std::vector<StoredTensor>& parted) const;
   void keep_whole(const SlabNames& names, std::vector<StoredTensor> stored, std::span<StoredTensor> parts);
@@ -65,6 +66,7 @@ class CheckpointReader {
   void copy_odd_ones();
 
   Io& io_;
+  std::vector<std::pair<std::string, SlabNames>> parted_;  // stacks, by their names
   std::shared_ptr<Checkpoint::State> state_ = std::make_shared<Checkpoint::State>();
 };
 

@@ -57,6 +57,10 @@ void CheckpointReader::join_float8_blocks() {
   state_->tensors = std::move(others);
   for (StoredTensor& tensor : state_->tensors) {
     const auto found = scales.find(tensor.name);
+    if (found == scales.end() && tensor.view.dtype == DType::kF8E4M3)
+      fail(ErrorKind::kBadInput,
+           {fmt::format("is FP8, and its scales are missing: no {}{}", tensor.name, kScales),
+            shard(tensor).string(), tensor.name, "is the download complete?"});
     if (found == scales.end()) continue;
     const TensorView &view = tensor.view, &own = found->second.view;
     const bool matrix = view.dtype == DType::kF8E4M3 && view.shape.rank() == 2 && view.shape.elements() > 0;

@@ -1,8 +1,13 @@
 // The first bytes of the formats that are found where a checkpoint was expected.
 #include "io/foreign_file.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <string_view>
+
+#include "base/error.h"
 
 namespace llmq {
 namespace {
@@ -47,6 +52,39 @@ std::optional<ForeignFile> recognize_foreign_file(std::span<const std::byte> byt
       return ForeignFile{std::string(signature.what), std::string(signature.hint)};
   }
   return std::nullopt;
+}
+
+void refuse_foreign_directory(const Path& directory, const std::vector<std::string>& names,
+                              const char* single, const char* index) {
+  const auto first = [&](auto matches) -> std::string {
+    const auto found = std::find_if(names.begin(), names.end(), matches);
+    return found == names.end() ? std::string() : *found;
+  };
+  const std::string pickle = first([](const std::string& name) {
+    return name.starts_with("pytorch_model") || name.ends_with(".pth") || name.ends_with(".pt");
+  });
+  if (!pickle.empty())
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{fmt::format("holds its weights as a PyTorch pickle ({})", pickle),
+                     directory.string(),
+                     {},
+                     "pickles can run code and are not read; load the model in Transformers and "
+                     "save_pretrained() it as safetensors"});
+  const std::string gguf = first([](const std::string& name) { return name.ends_with(".gguf"); });
+  if (!gguf.empty())
+    fail(ErrorKind::kBadInput,
+         ErrorDetail{"is not in Hugging Face layout",
+                     directory.string(),
+                     {},
+                     fmt::format("pass the GGUF file: {}", (directory / gguf).string())});
+  const std::string other = first([](const std::string& name) { return name.ends_with(".safetensors"); });
+  fail(ErrorKind::kBadInput,
+       ErrorDetail{fmt::format("holds neither {} nor {}", single, index),
+                   directory.string(),
+                   {},
+                   other.empty()
+                       ? "is the download complete?"
+                       : fmt::format("it has {} but no index that lists it; download the index too", other)});
 }
 
 }  // namespace llmq

@@ -8,6 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "base/io.h"
 
 namespace llmq {
 
@@ -20,5 +23,10 @@ struct ForeignFile {
 // ("safetensors", "GGUF").
 std::optional<ForeignFile> recognize_foreign_file(std::span<const std::byte> bytes,
                                                   std::string_view expected);
+
+// A directory whose weights are in no container read here: says which ones are among `names`. `single` and
+// `index` are what was looked for. Error(kUnsupported) for pickles, else Error(kBadInput).
+[[noreturn]] void refuse_foreign_directory(const Path& directory, const std::vector<std::string>& names,
+                                           const char* single, const char* index);
 
 }  // namespace llmq

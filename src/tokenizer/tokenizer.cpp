@@ -13,6 +13,7 @@
 
 #include "base/amount_text.h"
 #include "base/utf8.h"
+#include "io/foreign_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/decoder.h"
@@ -236,6 +237,18 @@ Tokenizer Tokenizer::parse(const Json& json, const std::string& file) {
   return made;
 }
 
+namespace {
+
+Json read_tokenizer_file(Io& io, const Path& file) {
+  const std::string text = read_text(io, file);
+  if (const auto foreign = recognize_foreign_file(std::as_bytes(std::span(text)), "JSON"))
+    fail(ErrorKind::kBadInput, {fmt::format("this is {}", foreign->what), file.string(), {}, foreign->hint});
+  if (text.empty()) fail(ErrorKind::kBadInput, {"the file is empty", file.string(), {}, "download it again"});
+  return Json::parse(text, file.string());
+}
+
+}  // namespace
+
 Tokenizer Tokenizer::open(Io& io, const Path& model) {
   if (!io.is_directory(model)) {
     const GgufTokenizer files = gguf_tokenizer(open_gguf(io, model).header);
@@ -254,7 +267,7 @@ Tokenizer Tokenizer::open(Io& io, const Path& model) {
                                 "save the tokenizer with Transformers' save_pretrained"});
   Tokenizer made =
       of_ranks ? parse(tiktoken_tokenizer(io, ranks, tokenizer_config(io, model).json), ranks.string())
-               : parse(Json::parse(read_text(io, file), file.string()), file.string());
+               : parse(read_tokenizer_file(io, file), file.string());
   auto state = std::make_shared<State>(*made.state_);
   state->read_ends(tokenizer_config(io, model).json);
   made.state_ = state;

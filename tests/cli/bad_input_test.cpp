@@ -237,7 +237,13 @@ TEST(BadInput, ModelsThatAreNone) {
   expect_refused(quantize_model(weights, scratch / "q"), scratch / "q", {"model.safetensors", "0 bytes"});
   const std::string tokenizer = copy_of_model(scratch, "tokenizer");
   fs::remove(tokenizer + "/tokenizer.json");
-  expect_refused(quantize_model(tokenizer, scratch / "q"), scratch / "q", {"tokenizer.json"});
+  expect_refused(quantize_model(tokenizer, scratch / "q"), scratch / "q", {"no tokenizer.json there"});
+  write_file(tokenizer + "/tokenizer.json", "<!DOCTYPE html><html>404</html>");
+  expect_refused(quantize_model(tokenizer, scratch / "q"), scratch / "q",
+                 {"tokenizer.json: this is an HTML page", "download"});
+  write_file(tokenizer + "/tokenizer.json", "");
+  expect_refused(quantize_model(tokenizer, scratch / "q"), scratch / "q",
+                 {"tokenizer.json: the file is empty", "download"});
   EXPECT_EQ(run_llmq({"inspect", tinystories() + "/"}).exit_code, 0) << "a slash at the end is no mistake";
 }
 

@@ -1100,6 +1100,15 @@ FAULTS = [
           [("llmq_unit_quant", "WeighedInputs.AreInThePrior*")]),
     Fault("statistics-of-unweighed-rows", "src/quant/pipeline/experts/expert_statistics.cpp", "routed_rows_of(backend, mixture, x,", "routed_rows_of(backend, MixtureSpec(), x,",
           [("llmq_unit_quant", "WeighedInputs.AreInWhatIsSeen*")]),
+    # What is said of damaged mixtures.
+    Fault("stacks-forgotten", "src/io/checkpoint_reader.cpp", "parted_.emplace_back(tensor.name, *names);", "", [("llmq_unit_model", "MixtureSpecs.ACheckpointThatMixes*")]),
+    Fault("float8-without-scales-passed-over", "src/io/float8_blocks.cpp", "found == scales.end() && tensor.view.dtype == DType::kF8E4M3",
+          "found == scales.end() && tensor.view.dtype == DType::kF8E5M2", [("llmq_unit_model", "Float8Blocks.WhatIsNone*")]),
+    Fault("experts-missing-or-not", "src/model/structures/llama_mixture.cpp", "config.find(top_k_key) == nullptr ?", "config.find(top_k_key) != nullptr ?",
+          [("llmq_unit_model", "MixtureSpecs.OtherConfigs*")]),
+    Fault("nan-of-the-first-expert", "src/export/gguf/gguf_file.cpp", "std::max<std::int64_t>(columns, 1), first / of_matrix,", "std::max<std::int64_t>(columns, 1), first % of_matrix,",
+          [("llmq_unit_export", "GgufFile.NotANumber*")]),
+    Fault("farthest-architecture", "src/model/gguf/gguf_family.cpp", "if (distance < least) least", "if (distance > least) least", [("llmq_unit_model", "GgufModel.RefusesWhatAConfig*")]),
     # Calibration of experts.
     Fault("expert-sees-its-neighbours-rows", "src/quant/pipeline/experts/expert_statistics.cpp", "routed.first[*experts[i].routed],", "routed.first[i / 2],",
           [("llmq_unit_quant", "ExpertStatistics.AreThoseOfExactlyItsRows")]),

@@ -28,10 +28,19 @@ std::string model_name(Io& io, const Checkpoint& checkpoint, const std::string& 
   return path.filename().string();
 }
 
-void write_plain(std::span<const float> values, std::span<std::byte> bytes) {
-  for (const float value : values)
-    if (!std::isfinite(value)) fail(ErrorKind::kBadInput, "holds {}", value);
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+// `values` are rows of matrix `matrix` of the tensor, from `first` on.
+void refuse_infinite(std::span<const float> values, std::int64_t columns, std::int64_t matrix,
+                     std::int64_t first, bool stacked) {
+  const auto wrong =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (wrong == values.end()) return;
+  const std::int64_t at = wrong - values.begin();
+  fail(ErrorKind::kBadInput,
+       {fmt::format("holds {} at row {}, column {}{}", std::isnan(*wrong) ? "NaN" : "an infinity",
+                    first + at / columns, at % columns, stacked ? fmt::format(" of matrix {}", matrix) : ""),
+        {},
+        {},
+        "get the checkpoint again"});
 }
 
 // llama-quantize says no outer extents of 1: the gate of a shared expert is a vector there.
@@ -76,8 +85,10 @@ std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type
     } else {
       const std::vector<float> values = source.rows(index, first, count);
       bytes.resize(static_cast<std::size_t>(row_bytes) * static_cast<std::size_t>(count));
+      refuse_infinite(values, std::max<std::int64_t>(columns, 1), first / of_matrix, first % of_matrix,
+                      tensor.shape.rank() > 2);
       if (type == DType::kF32)
-        write_plain(values, bytes);
+        std::memcpy(bytes.data(), values.data(), bytes.size());
       else
         quantize_ggml_rows(type, values, columns,
                            importance_of_matrix(importance, columns, first / of_matrix), search, bytes, pool);

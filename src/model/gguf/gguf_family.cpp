@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/families/nearest_family.h"
 #include "model/gguf/gguf_fields.h"
 
 namespace llmq {
@@ -161,6 +162,18 @@ std::string architectures(bool (*meant)(const GgufFamily& family)) {
   return text;
 }
 
+// "; nearest is qwen3moe by its name", of those where less than half of the letters change.
+std::string nearest_architecture(std::string_view asked) {
+  std::string_view nearest;
+  std::size_t least = (asked.size() + 1) / 2;
+  for (const Family* family : families()) {
+    if (family->gguf == nullptr) continue;
+    const std::size_t distance = edit_distance(asked, family->gguf->architecture);
+    if (distance < least) least = distance, nearest = family->gguf->architecture;
+  }
+  return nearest.empty() ? "" : fmt::format("; nearest is {} by its name", nearest);
+}
+
 bool reads(const GgufFamily& family, bool windowed) {
   return family.window == GgufWindow::kAlways || family.window == GgufWindow::kOrNone ||
          (family.window == GgufWindow::kIfThere) == windowed;
@@ -198,9 +211,10 @@ const Family& family_of_gguf(const GgufHeader& header) {
   if (known)
     unsupported_gguf(header, architecture + ".attention.sliding_window",
                      fmt::format("sliding windows are read for {} only", architectures(reads_windows)));
+  const std::string asked = architecture.substr(0, 64);
   unsupported_gguf(header, "general.architecture",
-                   fmt::format("architecture \"{}\" is not read from GGUF; {} are",
-                               architecture.substr(0, 64), architectures(any_family)));
+                   fmt::format("architecture \"{}\" is not read from GGUF{}; {} are", asked,
+                               nearest_architecture(asked), architectures(any_family)));
 }
 
 std::string name_in_decoder(const ModelSpec& spec, const std::string& tensor) {

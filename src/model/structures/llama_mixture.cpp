@@ -74,11 +74,15 @@ void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t exper
   mixture.experts = expert_count(config, experts);
   const std::int64_t blocks = std::count(mixture.blocks.begin(), mixture.blocks.end(), true);
   if (mixture.experts * blocks > tensors)
-    config.bad(count_key(config), fmt::format("is {} in {} blocks, but the checkpoint has {} tensors in all",
-                                              mixture.experts, blocks, tensors));
+    config.bad(count_key(config),
+               fmt::format("is {}{} in {} blocks, but the checkpoint has {} tensors in all",
+                           config.find(count_key(config)) == nullptr ? "missing, which stands for " : "",
+                           mixture.experts, blocks, tensors));
   mixture.top_k = static_cast<int>(config.integer(top_k_key, kExpertsRange, top_k));
   if (mixture.top_k > mixture.experts)
-    config.bad(top_k_key, fmt::format("is {}, and there are {} experts", mixture.top_k, mixture.experts));
+    config.bad(top_k_key, fmt::format("is {}{}, and there are {} experts",
+                                      config.find(top_k_key) == nullptr ? "missing, which stands for " : "",
+                                      mixture.top_k, mixture.experts));
   for (const char* training : {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
     config.find(training);
 }

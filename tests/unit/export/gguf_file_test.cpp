@@ -283,6 +283,30 @@ TEST(GgufFile, EachExpertHasItsOwnImportance) {
     EXPECT_EQ(all.substr(expert * each, each) != odd.substr(expert * each, each), expert == 4) << expert;
 }
 
+// By the name that the file has for it, and which expert it is.
+TEST(GgufFile, NotANumberIsRefusedWithItsPlace) {
+  const TemporaryDirectory directory;
+  const Path model = golden_model(directory, "qwen3_moe");
+  for (const auto& [tensor, said] :
+       {std::pair{"model.layers.1.mlp.experts.4.down_proj.weight",
+                  "blk.1.ffn_down_exps.weight: holds NaN at row 1, column 2 of matrix 4; get the"},
+        {"model.layers.0.mlp.gate.weight",
+         "blk.0.ffn_gate_inp.weight: holds NaN at row 0, column 26; get"}}) {
+    const Path file = model / "model.safetensors";
+    const std::string before = read_text(system_io(), file);
+    const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
+    const std::uint64_t place = checkpoint.at(tensor).offset + 26 * sizeof(float);
+    std::string bytes = before;
+    std::memcpy(bytes.data() + place, "\0\0\xc0\x7f", 4);
+    write_text_atomically(system_io(), file, bytes);
+    for (const char* const dtype : {"f32", "f16", "q8_0"})
+      expect_refusal(ErrorKind::kBadInput, said,
+                     [&] { to_gguf(system_io(), model.string(), directory / "m.gguf", dtype); });
+    EXPECT_FALSE(std::filesystem::exists(directory / "m.gguf"));
+    write_text_atomically(system_io(), file, before);
+  }
+}
+
 TEST(GgufFile, RefusesASecondRope) {
   TemporaryDirectory directory;
   ModelSpec spec = ModelSpec::read(open_checkpoint(system_io(), golden_model(directory, "llama-default")));

@@ -80,9 +80,11 @@ TEST(Float8Blocks, WhatIsNoneIsRefusedByName) {
       scratch_tensor("I32", {4, 3}, std::vector<std::int32_t>(12, 1));
   EXPECT_THAT(model.refused(), HasSubstr("with scales I32"));
   model.tensors.erase(kBlockScaled + "_scale_inv");
-  EXPECT_THAT(model.refused(), HasSubstr("q_proj.weight: is stored as F8_E4M3"));
-  model.tensors["model.layers.0.self_attn.lost.weight_scale_inv"] = scratch_ramp({1, 1});
-  EXPECT_THAT(model.refused(), HasSubstr("self_attn.lost.weight: has scales in"));
+  EXPECT_THAT(model.refused(), HasSubstr(kBlockScaled + ": is FP8, and its scales are missing: no " +
+                                         kBlockScaled + "_scale_inv"));
+  ScratchFloat8 lost;
+  lost.tensors["model.layers.0.self_attn.lost.weight_scale_inv"] = scratch_ramp({1, 1});
+  EXPECT_THAT(lost.refused(), HasSubstr("self_attn.lost.weight: has scales in"));
 }
 
 TEST(Float8Blocks, AScaleThatIsNoNumberIsRefusedWhereItIsRead) {

@@ -224,7 +224,12 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
           [](GgufBytes& b) { b.tensor("blk.0.attn_q.bias", {8}, std::vector<float>(8)); });
   GgufBytes unknown;
   unknown.text("general.architecture", "mamba");
-  expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
+  expect_refusal(ErrorKind::kUnsupported, "\"mamba\" is not read from GGUF; llama, ", [&] { read(unknown); });
+  GgufBytes later;
+  later.text("general.architecture", "qwen9moe");
+  expect_refusal(ErrorKind::kUnsupported,
+                 "\"qwen9moe\" is not read from GGUF; nearest is qwen3moe by its name; ",
+                 [&] { read(later); });
   expect_refusal(
       ErrorKind::kUnsupported,
       "llama, qwen2, qwen3, phi3, olmo2, smollm3, seed_oss, starcoder2, qwen3moe, qwen2moe, olmoe, granite, "

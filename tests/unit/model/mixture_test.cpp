@@ -161,7 +161,12 @@ TEST(MixtureSpecs, OtherConfigsAreRefusedByName) {
   EXPECT_EQ(with("norm_topk_prob", true), "");
   EXPECT_THAT(with("num_experts_per_tok", 6),
               HasSubstr("num_experts_per_tok: is 6, and there are 5 experts"));
-  EXPECT_THAT(with("num_experts_per_tok", 0), HasSubstr("num_experts_per_tok"));
+  EXPECT_THAT(with("num_experts_per_tok", 0), HasSubstr("num_experts_per_tok: is 0, which is not between"));
+  EXPECT_THAT(with("num_experts_per_tok", nullptr),
+              HasSubstr("num_experts_per_tok: is missing, which stands for 4"));
+  EXPECT_THAT(with("num_experts", nullptr),
+              HasSubstr("num_experts: is missing, which stands for 60 in 2 blocks"));
+  EXPECT_THAT(with("num_experts", 0), HasSubstr("num_experts: is 0, which is not between 1 and"));
   EXPECT_THAT(with("num_experts", 4000), HasSubstr("is 4000 in 2 blocks, but the checkpoint has"));
   EXPECT_THAT(with("num_experts", 6), HasSubstr("mlp.gate.weight"));
   EXPECT_THAT(with("num_local_experts", 4), HasSubstr("num_experts: differs from num_local_experts 4"));
@@ -255,6 +260,34 @@ TEST(MixtureSpecs, StackedExpertsAreTheSameTensors) {
   EXPECT_EQ(ModelSpec::read(got).parameters(), ModelSpec::read(want).parameters());
   stacked.tensors["model.layers.0.mlp.experts.gate_up_proj"].shape = {ScratchMixture::kExperts, 1, 768};
   EXPECT_THAT([&] { stacked.open(); }, ::testing::ThrowsMessage<Error>(HasSubstr("has 1 rows a matrix")));
+}
+
+// An expert has one place: alone, or in one stack.
+TEST(MixtureSpecs, ACheckpointThatMixesLayoutsIsRefused) {
+  const std::string at = "model.layers.0.mlp.experts.";
+  ScratchMixture model;
+  model.tensors[at + "gate_up_proj"] =
+      noise_tensor({ScratchMixture::kExperts, 2 * ScratchMixture::kWidth, ScratchMixture::kHidden}, 3);
+  const auto opened = [&] { model.open(); };
+  EXPECT_THAT(
+      opened,
+      ::testing::ThrowsMessage<Error>(::testing::AllOf(
+          HasSubstr(at + "0.gate_proj.weight: is stored by itself and as a part of " + at + "gate_up_proj"),
+          HasSubstr("keep one of the two layouts"))));
+  // Where nothing is stored twice, each kind may lie as it does.
+  for (std::int64_t e = 0; e < ScratchMixture::kExperts; ++e)
+    for (const char* linear : {"gate", "up"})
+      model.tensors.erase(fmt::format("{}{}.{}_proj.weight", at, e, linear));
+  EXPECT_NO_THROW(ModelSpec::read(model.open()));
+  // Other depths of a stack, and another number of experts.
+  model.tensors[at + "gate_up_proj"] =
+      noise_tensor({ScratchMixture::kExperts - 1, 2 * ScratchMixture::kWidth, ScratchMixture::kHidden}, 3);
+  EXPECT_THAT([&] { ModelSpec::read(model.open()); },
+              ::testing::ThrowsMessage<Error>(HasSubstr(at + "4.gate_proj.weight: is missing")));
+  model.tensors[at + "gate_up_proj"] =
+      noise_tensor({ScratchMixture::kExperts, 2 * ScratchMixture::kWidth, ScratchMixture::kHidden - 1}, 3);
+  EXPECT_THAT([&] { ModelSpec::read(model.open()); },
+              ::testing::ThrowsMessage<Error>(HasSubstr(at + "0.gate_proj.weight: has shape [24, 15]")));
 }
 
 TEST(MixtureSpecs, ARouterWithNanIsRefusedByName) {
