@@ -32,6 +32,7 @@ MEANINGS = {
     "output.dir": "the directory",
     "output.versioned": "a directory for each version below it, and the link `latest`",
     "output.keep": "versions that are kept; left out: all",
+    "shard_bytes": "most bytes of a shard of the output; left out: 5000000000",
     "method": "one method, or a list that is applied in order",
     "scheme": "what the bits of a weight mean",
     "format": "how codes lie in files",

@@ -1,6 +1,7 @@
 #include "tools/conversion.h"
 
 #include "job/conversion_job.h"
+#include "ranks/agreement.h"
 #include "tools/interrupt.h"
 #include "tools/print.h"
 #include "tools/version.h"
@@ -43,11 +44,15 @@ int run(Conversion& conversion, const Session& session) {
   ConvertRequest& request = conversion.request;
   request.target.directory = conversion.destination;
   if (!conversion.dtype.empty()) request.dtype = conversion.dtype;
-  if (!conversion.split_max_size.empty())
-    request.split_max_size = parse_bytes(conversion.split_max_size, "--split-max-size");
+  begin_together(session.shared(), [&] {
+    if (!conversion.split_max_size.empty())
+      request.split_max_size = parse_bytes(conversion.split_max_size, "--split-max-size");
+  });
   request.threads = session.globals.threads;
   request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
+  request.target.ranks = session.ranks;
   const auto end = run_conversion(system_io(), request, conversion.paranoid, this_program(session));
+  if (!session.is_first()) return 0;
   if (const auto* report = std::get_if<ConvertReport>(&end)) return report_done(*report, session.globals);
   return report_unchanged(std::get<PublishedOutput>(end), request, session.globals);
 }
@@ -58,8 +63,10 @@ void run_as_conversion(CLI::App& command, const std::shared_ptr<Conversion>& con
   command.add_flag("--overwrite", conversion->request.target.overwrite, "Replace an earlier output of llmq");
   command.add_flag("--paranoid", conversion->paranoid,
                    "Hash every input again instead of trusting size and times");
-  command.callback(
-      [conversion, &session] { session.run = [conversion, &session] { return run(*conversion, session); }; });
+  command.callback([conversion, &session] {
+    session.shares_work = true;
+    session.run = [conversion, &session] { return run(*conversion, session); };
+  });
 }
 
 }  // namespace llmq::tools

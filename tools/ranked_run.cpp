@@ -171,7 +171,8 @@ int run_in_ranks(Session& session, const std::string& command, const std::functi
                                started(*launcher), command),
                    {},
                    "--ranks",
-                   "start one process; llmq eval-ppl is what several can share"});
+                   "start one process; several can share llmq eval-ppl, convert, merge, and quantize by "
+                   "rounding"});
     return run_shared(session, *launcher, run, tell);
   } catch (const SaidElsewhere& said) {
     std::this_thread::sleep_for(kWaitForTheFirst);

@@ -1,5 +1,7 @@
 // What the ways of a conversion have in common (export/convert.cpp); for the files that go one of them.
 #pragma once
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,17 +20,22 @@ std::optional<DType> requested_dtype(const std::optional<std::string>& name);
 void before(const ConvertRequest& request, const std::string& tensor);
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
                 const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold = nullptr);
-// Directories start again after a kill: a journal would hash every byte that is copied.
-OutputTarget without_journal(OutputTarget target);
-void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& report);
+// Where it goes, without a journal.
+OutputTarget target_of(const ConvertRequest& request);
+
+// A conversion up to the point where nothing is written yet, and what follows.
+struct Making {
+  std::function<std::unique_ptr<ModelWriter>()> open;
+  std::function<void(ModelWriter&)> fill;
+};
 
 // Codes into another container.
-void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                       const PackedModules& packed, ConvertReport& report);
+Making to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                 const PackedModules& packed, ConvertReport& report);
 // Of a dense checkpoint, rounded as another program does (export/convert_rounded.cpp).
-void convert_to_nf4(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                    const PackedModules& packed, ConvertReport& report);
-void convert_to_mlx(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                    const PackedModules& packed, ConvertReport& report);
+Making to_nf4(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+              const PackedModules& packed, ConvertReport& report);
+Making to_mlx(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+              const PackedModules& packed, ConvertReport& report);
 
 }  // namespace llmq

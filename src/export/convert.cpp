@@ -1,6 +1,7 @@
 #include "export/convert.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/error.h"
 #include "export/adapter_fold.h"
@@ -15,6 +16,7 @@
 #include "export/output/published_output.h"
 #include "export/provenance/statement_reader.h"
 #include "model/linear_source.h"
+#include "ranks/agreement.h"
 #include "tensor/stored_float.h"
 
 namespace llmq {
@@ -37,6 +39,7 @@ void before(const ConvertRequest& request, const std::string& tensor) {
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
                 const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold) {
   for (const TensorDeclaration& declared : tensors) {
+    if (!writer.writes(declared.name)) continue;
     before(request, declared.name);
     if (fold != nullptr && fold->write(declared, writer)) continue;
     const StoredTensor* const tensor = &checkpoint.at(declared.name);
@@ -82,10 +85,6 @@ QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std:
   return matrix;
 }
 
-}  // namespace
-
-namespace {
-
 std::string report_text(const ConvertRequest& request, const ConvertReport& report) {
   Json said = Json::object({{"schema", kReportSchema},
                             {"tool", Json::object({{"name", "llmq"}, {"version", request.version}})},
@@ -101,8 +100,6 @@ std::string report_text(const ConvertRequest& request, const ConvertReport& repo
   return said.dump(2) + "\n";
 }
 
-}  // namespace
-
 void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& report) {
   report.bytes_out = writer.bytes();
   report.digest = writer.complete();
@@ -110,13 +107,33 @@ void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& r
   writer.publish({{kReportFile, report_text(request, report)}}, request.manifest);
 }
 
-OutputTarget without_journal(OutputTarget target) {
+}  // namespace
+
+// Directories start again after a kill: a journal would hash every byte that is copied.
+OutputTarget target_of(const ConvertRequest& request) {
+  OutputTarget target = request.target;
   target.job = Json();
+  if (request.split_max_size != 0) target.shard_bytes = request.split_max_size;
   return target;
 }
 
-void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                       const PackedModules& packed, ConvertReport& report) {
+namespace {
+
+void copy_kv_scales(const LinearSource& source, const ModelSpec& spec, ModelWriter& writer) {
+  if (!source.kv_cache()) return;
+  for (const BlockSpec& block : spec.blocks)
+    for (const char* which : {"k_scale", "v_scale"}) {
+      const std::string name = kv_scale_name(block, which);
+      if (!writer.writes(name)) continue;
+      const std::vector<float> scale = source.tensor(name);
+      writer.add_dense(name, DType::kF32, {1}, std::as_bytes(std::span(scale)));
+    }
+}
+
+}  // namespace
+
+Making to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                 const PackedModules& packed, ConvertReport& report) {
   if (packed.modules.empty())
     fail(ErrorKind::kUnsupported,
          {"the checkpoint is not quantized, and a change of container rounds nothing",
@@ -131,30 +148,29 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
     for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;
   const ModelSpec spec = ModelSpec::read(checkpoint);
   require_written(spec, request.to, checkpoint.path().string());
-  const LinearSource source = LinearSource::open(checkpoint);
-  const auto writer = open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
-                                  unpacked_linears(spec, modules), source.kv_cache());
   report.dtype = "as stored";
-  copy_dense(checkpoint, written_dense_tensors(checkpoint, modules, written_dtype), request, *writer);
-  if (source.kv_cache())
-    for (const BlockSpec& block : spec.blocks)
-      for (const char* which : {"k_scale", "v_scale"}) {
-        const std::string name = kv_scale_name(block, which);
-        const std::vector<float> scale = source.tensor(name);
-        writer->add_dense(name, DType::kF32, {1}, std::as_bytes(std::span(scale)));
-      }
-  for (const PlannedModule& m : modules) {
-    before(request, m.module);
-    writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
-                                                     m.module, checkpoint.path().string(), request.to));
-  }
-  finish(request, *writer, report);
+  const auto source = std::make_shared<const LinearSource>(LinearSource::open(checkpoint));
+  return {
+      [=, &io, &request, &checkpoint] {
+        return open_writer(io, request.to, target_of(request), checkpoint, spec, modules,
+                           unpacked_linears(spec, modules), source->kv_cache());
+      },
+      [=, &request, &checkpoint](ModelWriter& writer) {
+        copy_dense(checkpoint, written_dense_tensors(checkpoint, modules, written_dtype), request, writer);
+        copy_kv_scales(*source, spec, writer);
+        for (const PlannedModule& m : modules) {
+          if (!writer.lacks_module(m.module)) continue;
+          before(request, m.module);
+          writer.add_quantized(m.module, with_scale_dtype(source->quantized(m.module), m.scheme.scale_dtype,
+                                                          m.module, checkpoint.path().string(), request.to));
+        }
+      }};
 }
 
 namespace {
 
-void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                      const PackedModules& packed, ConvertReport& report) {
+Making to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                const PackedModules& packed, ConvertReport& report) {
   // A GGUF has parts of stacks apart, too.
   if (checkpoint.is_gguf())
     require_written(ModelSpec::read(checkpoint), request.to, checkpoint.path().string());
@@ -171,7 +187,7 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   for (const PlannedModule& m : packed.modules)
     tensors.push_back({m.module + ".weight", *dtype, {m.out_features, m.in_features}});
   report.dtype = dtype ? short_name(*dtype) : "as stored";
-  std::optional<AdapterFold> fold;
+  std::shared_ptr<AdapterFold> fold;
   if (!request.adapter.empty()) {
     if (!packed.modules.empty())
       fail(ErrorKind::kUnsupported,
@@ -181,25 +197,27 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
             {},
             "fold it into the model that this one was made from, and quantize that; or serve this one with "
             "--lora"});
-    fold.emplace(io, request.adapter, checkpoint, request.threads);
+    fold = std::make_shared<AdapterFold>(io, request.adapter, checkpoint, request.threads);
     report.adapter = request.adapter;
     report.folded = fold->size();
   }
-
   Json config = checkpoint.config();
   const auto has_codes = [](const StoredStack& stack) { return stack.tensors.size() > 1; };
   if (std::none_of(checkpoint.stacks().begin(), checkpoint.stacks().end(), has_codes))
     config.erase("quantization_config");  // else they go out as they are
   if (dtype) set_dtype(config, *dtype);
-  const auto writer =
-      open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
-  copy_dense(checkpoint, dense, request, *writer, fold ? &*fold : nullptr);
-  const LinearSource source = LinearSource::open(checkpoint);
-  for (const PlannedModule& m : packed.modules) {
-    before(request, m.module);
-    write_dequantized(source, m, *dtype, *writer);
-  }
-  finish(request, *writer, report);
+  return {[=, &io, &request, &checkpoint] {
+            return open_dense_writer(io, target_of(request), checkpoint, tensors, config);
+          },
+          [=, &request, &checkpoint, &packed](ModelWriter& writer) {
+            copy_dense(checkpoint, dense, request, writer, fold.get());
+            const LinearSource source = LinearSource::open(checkpoint);
+            for (const PlannedModule& m : packed.modules) {
+              if (!writer.writes(m.module + ".weight")) continue;
+              before(request, m.module);
+              write_dequantized(source, m, *dtype, writer);
+            }
+          }};
 }
 
 // F32, F16, BF16 or ggml's block types; as the tensors of the source are where no type is named.
@@ -261,13 +279,16 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
 }
 
 void check_conversion(const ConvertRequest& request) {
+  if (ranks_of(request.target).size() > 1 && is_one_file(request.to))
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF is one file, and one rank writes a file: several have nothing to share",
+          {},
+          "--to gguf",
+          "start one process; directories are what several can share"});
   const bool of_numbers = request.to == "safetensors" || request.to == kNf4Format;
   if (of_numbers) requested_dtype(request.dtype);
   if (request.to == kMlxFormat && request.dtype) parse_scheme(*request.dtype);
   if (!of_numbers && !is_one_file(request.to)) packed_format(request.to);
-  if (request.split_max_size != 0 && !is_one_file(request.to))
-    fail(ErrorKind::kUsage,
-         {"a GGUF is split alone", {}, "--split-max-size", "leave it out, or add --to gguf"});
   if (!request.adapter.empty() && request.to != "safetensors")
     fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only",
                                    {},
@@ -287,16 +308,21 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
   report.to = request.to;
   report.tensors = checkpoint.tensors().size();
   report.bytes_in = checkpoint.tensor_bytes();
-  if (is_one_file(request.to))
+  if (is_one_file(request.to)) {
     convert_to_gguf(io, request, checkpoint, report);
-  else if (request.to == kNf4Format)
-    convert_to_nf4(io, request, checkpoint, packed, report);
-  else if (request.to == kMlxFormat)
-    convert_to_mlx(io, request, checkpoint, packed, report);
-  else if (request.to == "safetensors")
-    convert_to_dense(io, request, checkpoint, packed, report);
-  else
-    convert_to_packed(io, request, checkpoint, packed, report);
+    return report;
+  }
+  Making making;
+  begin_together(ranks_of(request.target), [&] {
+    const auto made_by = request.to == kNf4Format      ? to_nf4
+                         : request.to == kMlxFormat    ? to_mlx
+                         : request.to == "safetensors" ? to_dense
+                                                       : to_packed;
+    making = made_by(io, request, checkpoint, packed, report);
+  });
+  const std::unique_ptr<ModelWriter> writer = making.open();
+  making.fill(*writer);
+  finish(request, *writer, report);
   return report;
 }
 

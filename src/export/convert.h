@@ -17,6 +17,9 @@
 // The output is made in "<output>.unfinished/" (export/output/unfinished_output.h) and gets its name when it,
 // its report and its manifest are whole. With a job in its target a GGUF is journalled block by block, and a
 // run of the same job goes on; directories start again, and only their reports say what the job was.
+//
+// Several ranks share a directory by its shards (OutputTarget::ranks): each reads and converts what lies in
+// its own.
 #pragma once
 #include <functional>
 #include <optional>
@@ -35,9 +38,10 @@ struct ConvertRequest {
   std::string to = "safetensors";    // "gguf", "bitsandbytes" or one of packed_formats(), or refused
   std::optional<std::string> dtype;  // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
   std::string adapter;               // directory of one that is folded in; empty: none
-  std::uint64_t split_max_size = 0;  // to gguf: bytes of tensors in each file (split_gguf()); 0: one file
-  std::string version;               // of llmq, for report.json
-  int threads = 0;                   // 0: the cores this process may use; gguf and adapters only
+  // Bytes of tensors in each file of a GGUF (split_gguf()), or of each shard; 0: one file, shards of 5 GB.
+  std::uint64_t split_max_size = 0;
+  std::string version;  // of llmq, for report.json
+  int threads = 0;      // 0: the cores this process may use; gguf and adapters only
   std::function<void(const std::string& tensor)> on_tensor;  // before each, may throw to stop
   ManifestText manifest;                                     // none is written without
   // What loaders read is whole, at `made`, a directory or a file, and has no name yet; false: it shall not

@@ -1,6 +1,7 @@
 // Conversions that round: a dense checkpoint in the own way of another program, bitsandbytes or MLX.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/error.h"
@@ -22,7 +23,6 @@ struct RoundedOutput {
   Json config;                              // quantization_config
   const PackedFormatRow* format = nullptr;  // of loaders that want more than tensors
   std::optional<DType> dense;               // all else; none: as it is stored
-  std::string name;                         // ConvertReport::dtype
 };
 
 // The tensor that a module is made of: a tied embedding may be stored as the head alone.
@@ -31,8 +31,24 @@ const StoredTensor& weight_of(const Checkpoint& checkpoint, const ModelSpec& spe
   return own != nullptr ? *own : checkpoint.at(spec.embedding.tensor);
 }
 
-void write_rounded(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint, const ModelSpec& spec,
-                   const RoundedOutput& output, ConvertReport& report) {
+void fill_rounded(const ConvertRequest& request, const Checkpoint& checkpoint, const ModelSpec& spec,
+                  const RoundedOutput& output, ModelWriter& writer) {
+  ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
+  for (const PlannedModule& m : output.modules) {
+    const std::vector<TensorDeclaration> declared = output.declare(m);
+    const auto writes = [&](const TensorDeclaration& tensor) { return writer.writes(tensor.name); };
+    if (std::none_of(declared.begin(), declared.end(), writes)) continue;
+    before(request, m.module);
+    const ZeroedNumbers<float> weight = read_finite(checkpoint, weight_of(checkpoint, spec, m), false, pool);
+    for (const PackedTensor& tensor : output.pack(m, {weight.data(), weight.size()}))
+      if (writes(tensor.declaration))
+        writer.add_dense(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
+                         tensor.bytes);
+  }
+}
+
+Making to_rounded(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint, const ModelSpec& spec,
+                  const RoundedOutput& output) {
   const auto dtype_of = [&](const StoredTensor& tensor) {
     const DType as_is = written_dtype(tensor);
     return output.dense && is_float(as_is) ? *output.dense : as_is;
@@ -48,19 +64,14 @@ void write_rounded(Io& io, const ConvertRequest& request, const Checkpoint& chec
   Json config = checkpoint.config();
   config["quantization_config"] = output.config;
   if (output.dense) set_dtype(config, *output.dense);
-  const auto writer = open_dense_writer(io, without_journal(request.target), checkpoint, tensors,
-                                        std::move(config), output.format, &spec);
-  copy_dense(checkpoint, dense, request, *writer);
-  ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
-  for (const PlannedModule& m : output.modules) {
-    before(request, m.module);
-    const ZeroedNumbers<float> weight = read_finite(checkpoint, weight_of(checkpoint, spec, m), false, pool);
-    for (const PackedTensor& tensor : output.pack(m, {weight.data(), weight.size()}))
-      writer->add_dense(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
-                        tensor.bytes);
-  }
-  report.dtype = output.name;
-  finish(request, *writer, report);
+  return {[=, &io, &request, &checkpoint] {
+            return open_dense_writer(io, target_of(request), checkpoint, tensors, config, output.format,
+                                     &spec);
+          },
+          [=, &request, &checkpoint](ModelWriter& writer) {
+            copy_dense(checkpoint, dense, request, writer);
+            fill_rounded(request, checkpoint, spec, output, writer);
+          }};
 }
 
 void refuse_twice(const Checkpoint& checkpoint, const std::string& format) {
@@ -74,47 +85,47 @@ void refuse_twice(const Checkpoint& checkpoint, const std::string& format) {
 }  // namespace
 
 // NF4: rounded, of a dense checkpoint; all else as it is stored, or in the type asked for.
-void convert_to_nf4(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                    const PackedModules& packed, ConvertReport& report) {
+Making to_nf4(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+              const PackedModules& packed, ConvertReport& report) {
   refuse_twice(checkpoint, packed.format);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::optional<DType> asked = requested_dtype(request.dtype);
-  const auto dtype_of = [&](const PlannedModule& m) {
+  const auto dtype_of = [=, &checkpoint](const PlannedModule& m) {
     const DType stored = written_dtype(weight_of(checkpoint, spec, m));
     const DType own = asked && is_float(stored) ? *asked : stored;
     return own == DType::kF32 || own == DType::kF16 ? own : DType::kBF16;
   };
   RoundedOutput output;
   output.modules = nf4_modules(checkpoint, spec);
-  output.declare = [&](const PlannedModule& m) { return declare_nf4(m, dtype_of(m)); };
-  output.pack = [&](const PlannedModule& m, std::span<const float> weight) {
+  output.declare = [=](const PlannedModule& m) { return declare_nf4(m, dtype_of(m)); };
+  output.pack = [=](const PlannedModule& m, std::span<const float> weight) {
     return pack_nf4(m, weight, dtype_of(m));
   };
   std::vector<std::string> left = unpacked_linears(spec, output.modules);
   left.insert(left.begin(), spec.head_module);
   output.config = nf4_config(left, dtype_of(output.modules.front()));
   output.dense = asked;
-  output.name = "nf4";
-  write_rounded(io, request, checkpoint, spec, output, report);
+  report.dtype = "nf4";
+  return to_rounded(io, request, checkpoint, spec, output);
 }
 
 // MLX: a dense checkpoint as mlx_lm.convert rounds it; codes of another container as they are.
-void convert_to_mlx(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
-                    const PackedModules& packed, ConvertReport& report) {
+Making to_mlx(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+              const PackedModules& packed, ConvertReport& report) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const PackedFormatRow& format = packed_format(kMlxFormat);
   check_model_written(format, spec, checkpoint.path().string());
-  if (!packed.modules.empty()) return convert_to_packed(io, request, checkpoint, packed, report);
+  if (!packed.modules.empty()) return to_packed(io, request, checkpoint, packed, report);
   if (is_made_of_codes(checkpoint)) refuse_twice(checkpoint, kMlxFormat);
   RoundedOutput output;
-  output.name = request.dtype.value_or("w4a16_g64_asym");
-  output.modules = mlx_modules(checkpoint, spec, output.name);
+  report.dtype = request.dtype.value_or("w4a16_g64_asym");
+  output.modules = mlx_modules(checkpoint, spec, report.dtype);
   check_expressible(kMlxFormat, output.modules);
   output.declare = format.declare;
   output.pack = quantize_mlx;
   output.config = format.config({output.modules, {}});
   output.format = &format;
-  write_rounded(io, request, checkpoint, spec, output, report);
+  return to_rounded(io, request, checkpoint, spec, output);
 }
 
 }  // namespace llmq

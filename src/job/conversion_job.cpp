@@ -11,18 +11,31 @@ std::variant<ConvertReport, PublishedOutput> run_conversion(Io& io, ConvertReque
                                                             const Program& program) {
   request.version = program.version;
   request.target.single_file = is_one_file(request.to);
-  check_conversion(request);
-  const Checkpoint checkpoint = open_checkpoint(io, request.source);
+  Ranks& ranks = ranks_of(request.target);
   DigestCache digests(io, paranoid ? Path() : DigestCache::default_file());
-  request.target.job = make_conversion_job(request, checkpoint, program,
-                                           [&](const Path& path) { return digests.sha256(path); });
-  std::optional<PublishedOutput> found = unchanged_output(io, request.target, Json(), digests);
+  std::optional<Checkpoint> checkpoint;
+  const auto identify = [&] {
+    request.target.job = make_conversion_job(request, *checkpoint, program,
+                                             [&](const Path& path) { return digests.sha256(path); });
+    return job_facts(request.target.job);
+  };
+  const auto prepare = [&] {
+    check_conversion(request);
+    checkpoint = open_checkpoint(io, request.source);
+  };
+  begin_together(ranks, prepare, identify);
+  std::optional<PublishedOutput> found;
+  first_begins(ranks, [&] {
+    if (ranks.size() == 1) identify();
+    found = unchanged_output(io, request.target, Json(), digests);
+  });
   digests.save();
-  if (found) return *std::move(found);
-  RunProvenance provenance(io, io, digests, conversion_files(io, checkpoint, request),
+  if (most_of(ranks, found ? 1 : 0) != 0) return found ? *std::move(found) : PublishedOutput();
+  if (ranks.rank() != 0) return convert(io, *checkpoint, request);
+  RunProvenance provenance(io, io, digests, conversion_files(io, *checkpoint, request),
                            conversion_provenance(request, program));
   request.manifest = [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); };
-  return convert(io, checkpoint, request);
+  return convert(io, *checkpoint, request);
 }
 
 }  // namespace llmq

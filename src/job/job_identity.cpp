@@ -19,7 +19,29 @@ Json program_json(const Program& program) {
   return Json::object({{"version", program.version}, {"commit", program.commit}});
 }
 
+void add_facts(std::vector<Fact>& facts, const std::string& name, const char* between, const Json& value,
+               const std::string& hint) {
+  if (value.is_object())
+    for (const auto& [key, member] : value.members())
+      add_facts(facts, name + between + key, between, member, hint);
+  else
+    facts.push_back({name, value.is_string() ? value.as_string() : value.dump(), hint});
+}
+
 }  // namespace
+
+std::vector<Fact> job_facts(const Json& job) {
+  std::vector<Fact> facts;
+  for (const auto& [key, value] : job.members()) {
+    const bool files = key == "model" || key == "adapter";
+    add_facts(facts, key, files ? "/" : ".", value,
+              files                 ? "give every rank the same files"
+              : key == "llmq"       ? "start the same program on every machine"
+              : key == "arithmetic" ? "use machines of one kind, or add --portable"
+                                    : "start every rank with the same words");
+  }
+  return facts;
+}
 
 Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
               const JobSettings& settings, bool allow_nonfinite,

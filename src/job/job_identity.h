@@ -10,6 +10,7 @@
 #include "job/job_settings.h"
 #include "job/loaded_model.h"
 #include "quant/recipe/recipe.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 
@@ -23,5 +24,9 @@ Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationS
 // adapter its digests, too.
 Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint, const Program& program,
                          const std::function<std::string(const Path&)>& sha256);
+
+// What ranks that share a job have to have in common: every value of it, "model/config.json",
+// "recipe.scheme.bits".
+std::vector<Fact> job_facts(const Json& job);
 
 }  // namespace llmq

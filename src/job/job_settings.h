@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "ranks/ranks.h"
 
 namespace llmq {
 
@@ -25,7 +26,9 @@ struct JobSettings {
   std::uint64_t memory_limit = 0;  // 0: none
   Program program;
   std::function<void()> on_step = [] {};  // between two steps; may throw to stop
+  Ranks* shared_by = nullptr;             // who share a job of rounding; null: this process alone
 
+  Ranks& ranks() const { return shared_by == nullptr ? alone() : *shared_by; }
   Backend& backend() const { return *devices.front(); }
 };
 

@@ -1,5 +1,7 @@
 #include "job/quantize_job.h"
 
+#include <array>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/resident_memory.h"
@@ -33,7 +35,21 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
       planned_({request_.recipe, model_, settings_, io_, *files_.model, *files_.scratch,
                 request_.allow_nonfinite}),
       digests_(io_, request_.paranoid ? Path() : DigestCache::default_file()),
-      whole_file_reads_(whole_file_reads(model_.checkpoint, *files_.model, digests_)) {}
+      whole_file_reads_(whole_file_reads(model_.checkpoint, *files_.model, digests_)) {
+  if (settings_.ranks().size() > 1) check_shared();
+}
+
+void QuantizeJob::check_shared() const {
+  const PlanOutline plan = form().outline();
+  const bool file = is_one_file(plan.format);
+  if (!file && !plan.calibrates) return;
+  fail(ErrorKind::kUnsupported,
+       {file ? "a GGUF is one file, and one rank writes a file: several have nothing to share"
+             : plan.method +
+                   " calibrates here, and ranks do not share calibration yet: each would do all of it",
+        request_.recipe.source, file ? "format" : "method",
+        "start one process; what several can share is rounding (rtn) into a directory"});
+}
 
 OutputTarget QuantizeJob::target() const {
   OutputTarget target{request_.recipe.output, request_.overwrite};
@@ -43,6 +59,7 @@ OutputTarget QuantizeJob::target() const {
   target.restart = request_.restart;
   target.versioned = request_.recipe.versioned;
   target.keep = request_.recipe.keep;
+  target.ranks = settings_.shared_by;
   return target;
 }
 
@@ -75,12 +92,29 @@ JobPreview QuantizeJob::preview() {
   return {*outcome_.prediction, with_reads(form().costs(), reads())};
 }
 
-JobEnd QuantizeJob::run() {
+std::vector<Fact> QuantizeJob::facts() {
   planned_.calibrate();
   identify();
-  std::optional<PublishedOutput> found =
-      unchanged_output(io_, target(), request_.recipe.to_json().at("evaluate"), digests_);
+  return job_facts(outcome_.facts.job);
+}
+
+// At rank 0; elsewhere an empty one, in its place.
+std::optional<PublishedOutput> QuantizeJob::find_unchanged() {
+  Ranks& ranks = settings_.ranks();
+  std::optional<PublishedOutput> found;
+  first_begins(ranks, [&] {
+    found = unchanged_output(io_, target(), request_.recipe.to_json().at("evaluate"), digests_);
+  });
   digests_.save();
+  if (most_of(ranks, found ? 1 : 0) != 0 && !found) found.emplace();
+  return found;
+}
+
+JobEnd QuantizeJob::run() {
+  planned_.calibrate();
+  if (outcome_.facts.job.is_null()) identify();
+  std::optional<PublishedOutput> found = find_unchanged();
+  if (found && settings_.ranks().rank() != 0) return {};
   if (found) {
     Json document = unchanged_json(*found, request_.recipe.output, compute_name(settings_.compute),
                                    form().outline().modules);
@@ -91,11 +125,13 @@ JobEnd QuantizeJob::run() {
   }
   form().check_target(target());
   if (form().outline().chooses_bits) measured_ = planned_.choose_bits(measured_before(io_, target()));
-  if (is_long(form().outline())) predict();
+  // What is predicted is the time of one process.
+  if (settings_.ranks().size() == 1 && is_long(form().outline())) predict();
   if (outcome_.prediction && !outcome_.prediction->unknown.empty()) outcome_.prediction.reset();
   for (const std::string& warning : form().outline().warnings) Log::get().warn(warning);
   fill_facts();
   write_and_publish();
+  if (settings_.ranks().rank() != 0) return {};
   return {std::nullopt, outcome_, outcome_json(outcome_)};
 }
 
@@ -119,18 +155,33 @@ void QuantizeJob::fill_facts() {
   outcome_.memory_limit = settings_.memory_limit;
 }
 
+// What all ranks read and wrote, at rank 0.
+void QuantizeJob::count_traffic(std::uint64_t written_before) {
+  std::array<std::int64_t, 3> bytes = {
+      static_cast<std::int64_t>(files_.model->counters().bytes_read),
+      static_cast<std::int64_t>(io_.counters().bytes_written - written_before),
+      static_cast<std::int64_t>(files_.scratch->counters().bytes_written)};
+  settings_.ranks().sum_to(0, bytes);
+  outcome_.disk = {reads(), form().outline().bytes_written, static_cast<std::uint64_t>(bytes[0]),
+                   static_cast<std::uint64_t>(bytes[1]), static_cast<std::uint64_t>(bytes[2])};
+}
+
+// Of several ranks rank 0 knows where the bytes come from, judges them and gives them their name.
 void QuantizeJob::write_and_publish() {
   const Recipe& recipe = request_.recipe;
+  const std::uint64_t written_before = io_.counters().bytes_written;
+  if (settings_.ranks().rank() != 0) {
+    planned_.write(target(), outcome_);
+    return count_traffic(written_before);
+  }
   RunProvenance provenance(io_, *files_.model, digests_,
                            input_files(io_, recipe, form().outline().calibrates, model_.checkpoint),
                            job_provenance(recipe, settings_));
   provenance.facts().allow_nonfinite = outcome_.facts.job.at("allow_nonfinite").as_bool();
   provenance.facts().calibration = outcome_.facts.calibration;
-  const std::uint64_t written_before = io_.counters().bytes_written;
   planned_.write(target(), outcome_);
   provenance.wait();
-  outcome_.disk = {reads(), form().outline().bytes_written, files_.model->counters().bytes_read,
-                   io_.counters().bytes_written - written_before, files_.scratch->counters().bytes_written};
+  count_traffic(written_before);
   outcome_.seconds = seconds_since(start_);
   if (recipe.evaluate)
     outcome_.evaluation = evaluate_output(*recipe.evaluate, form().place().string(), model_, settings_);

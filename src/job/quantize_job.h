@@ -37,6 +37,8 @@ struct JobEnd {
   Json document;                             // of schema llmq.quantize/1, of either
 };
 
+// Where several ranks share it (JobSettings::shared_by) it is a job of rounding into a directory, any other is
+// refused; run() is of all ranks, and what it returns, and all that has a name, is rank 0's.
 class QuantizeJob {
  public:
   // Opens the model and makes the plan: all errors of intent.
@@ -45,6 +47,8 @@ class QuantizeJob {
   QuantizeJob& operator=(const QuantizeJob&) = delete;
 
   const OutputForm& form() const { return planned_.form(); }
+  // What ranks that share the job have to have in common; hashes the inputs.
+  std::vector<Fact> facts();
   // Completes the plan without writing anything: the bits of mixed precision are chosen, its time on this
   // machine is measured.
   JobPreview preview();
@@ -53,7 +57,10 @@ class QuantizeJob {
 
  private:
   OutputTarget target() const;
+  void check_shared() const;
   void identify();
+  std::optional<PublishedOutput> find_unchanged();
+  void count_traffic(std::uint64_t written_before);
   void predict();
   std::vector<ReadPass> reads() const;
   void fill_facts();

@@ -144,4 +144,14 @@ void begin_together(Ranks& ranks, const std::function<void()>& prepare,
                       refusal.at("where").as_string(), refusal.at("hint").as_string()});
 }
 
+void begin_together(Ranks& ranks, const std::function<void()>& prepare) {
+  begin_together(ranks, prepare, [] { return std::vector<Fact>(); });
+}
+
+void first_begins(Ranks& ranks, const std::function<void()>& prepare) {
+  begin_together(ranks, [&] {
+    if (ranks.rank() == 0) prepare();
+  });
+}
+
 }  // namespace llmq

@@ -35,4 +35,9 @@ std::string own_rank_text(const Ranks& ranks);
 void begin_together(Ranks& ranks, const std::function<void()>& prepare,
                     const std::function<std::vector<Fact>()>& facts);
 
+// The same where there is nothing to compare.
+void begin_together(Ranks& ranks, const std::function<void()>& prepare);
+// What rank 0 alone prepares for all.
+void first_begins(Ranks& ranks, const std::function<void()>& prepare);
+
 }  // namespace llmq

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
+
 namespace llmq {
 
 using RankBytes = std::vector<std::byte>;
@@ -46,7 +48,14 @@ class OneRank final : public Ranks {
   void barrier() override {}
 };
 
+// This process alone, for who is given nobody to share with.
+Ranks& alone();
+
 // The text of rank `from`, on every rank, whatever `text` is on the others.
 std::string broadcast_text(Ranks& ranks, int from, std::string_view text);
+// The items of each rank's list, rank by rank, at rank 0; elsewhere nothing.
+std::vector<Json> gathered_items(Ranks& ranks, const Json& list);
+// The largest of what the ranks give, on every rank.
+std::int64_t most_of(Ranks& ranks, std::int64_t own);
 
 }  // namespace llmq

@@ -232,6 +232,56 @@ def check_server(name, service, built, directory):
     expect(os.path.samefile(os.path.join(directory, command[1]), os.path.join(directory, "models/model" if name == "baseline" else "out/model")), f"compose: {name}: the model")
 
 
+def pods(document):
+    """The specification of every pod in it."""
+    if isinstance(document, dict) and "containers" in document:
+        yield document
+    for inner in document.values() if isinstance(document, dict) else document if isinstance(document, list) else []:
+        yield from pods(inner)
+
+
+def launched(script, starter, environment, *words):
+    """What a script gives to the launcher, of which a stand-in says its words."""
+    directory = os.path.join(work, starter)
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, starter), "w") as file:
+        file.write('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    os.chmod(os.path.join(directory, starter), 0o755)
+    script = os.path.join(source, "share/launchers", script)
+    return subprocess.run(["sh", script, *words], env={"PATH": directory + ":" + os.environ["PATH"], **environment}, capture_output=True, text=True, check=True).stdout.split()
+
+
+def check_launchers(model):
+    """As many ranks as nodes, started with words that the program takes, in one image by the user that it has, over one volume and the ssh that it is set up for."""
+    directory = place("launchers", model)
+    made = dict.fromkeys(("FROM", "RUN"), "")
+    for word, rest in instructions("docker/Dockerfile.mpi"):
+        made[word] = made.get(word, "") + rest + "\n"
+    expect("libllmq_mpi.so /usr/lib/llmq/" in made["RUN"], "Dockerfile.mpi: the plug-in lies where /usr/bin/llmq looks for it")
+    with open(os.path.join(source, "share/launchers/trainjob.yaml")) as file:
+        runtime, train = yaml.safe_load_all(file)
+    job = parsed("launchers/mpijob.yaml")
+    expect((job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob"), "MPIJob v2beta1")
+    expect({runtime["apiVersion"], train["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"} and train["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"], "TrainJob of its runtime")
+    replicas, policy = job["spec"]["mpiReplicaSpecs"], runtime["spec"]["mlPolicy"]
+    launcher = replicas["Launcher"]["template"]["spec"]["containers"][0]["command"]
+    trainer = train["spec"]["trainer"]["command"] + train["spec"]["trainer"]["args"]
+    for name, words, nodes, keys in (("MPIJob", launcher, replicas["Worker"]["replicas"], job["spec"]["sshAuthMountPath"]), ("TrainJob", trainer, policy["numNodes"], policy["mpi"]["sshAuthMountPath"])):
+        expect(words[:3] == ["mpirun", "-n", str(nodes)], f"{name}: a rank on each of its {nodes} nodes")
+        run(" ".join(words[words.index("llmq"):] + ["--dry-run"]), directory, {})
+        expect(f"HostKey {keys}/id_rsa" in made["RUN"], f"{name}: its keys lie where the image's sshd looks")
+    expect(train["spec"]["trainer"]["numNodes"] == policy["numNodes"], "TrainJob: as many nodes as its runtime")
+    for pod in list(pods(job)) + list(pods(runtime)):
+        (container,), (volume,) = pod["containers"], pod["volumes"]
+        expect(container["image"] == "llmq-mpi" and f"--uid {pod['securityContext']['runAsUser']} " in made["RUN"], "a pod runs the image as its user")
+        expect(container["volumeMounts"] == [{"name": volume["name"], "mountPath": container["workingDir"]}] and "persistentVolumeClaim" in volume, "a pod works on the one volume")
+        if "sshd" in container.get("command", [""])[0]:
+            expect(container["command"][-1] in made["RUN"], "a node's sshd has its settings")
+    words = ["quantize", "--recipe", "job.yaml"]
+    expect(launched("slurm.sh", "srun", {"SLURM_CPUS_ON_NODE": "16"}, *words) == ["--mpi=pmix", "--kill-on-bad-exit=1", "--cpus-per-task=16", "llmq", *words], "slurm.sh")
+    expect(launched("mpirun.sh", "mpirun", {"HOSTS": "a,b"}, *words) == ["--host", "a,b", "--map-by", "ppr:1:node", "--bind-to", "none", "llmq", *words], "mpirun.sh")
+
+
 try:
     check_dockerfile()
     for name in ("ci/quantize.sh", "ci/github-actions.yml", "ci/gitlab-ci.yml"):
@@ -246,6 +296,7 @@ try:
     shell = place("shell", tiny)
     run(f"sh {source}/share/ci/quantize.sh", shell, {"RECIPE": "job.yaml"})
     wanted = digest(shell)
+    check_launchers(tiny)
     for check in (check_github, check_action, check_gitlab, check_compose):
         expect(check(tiny) == wanted, f"{check.__name__[6:]}: the digest of the shell form")
 finally:

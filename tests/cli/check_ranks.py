@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ranks under a real launcher: the digits of one process, one sentence where they cannot begin, no hang where one dies.
+"""Ranks under a real launcher: the digits and bytes of one process, one sentence where they cannot begin, no hang where one dies.
 
     check_ranks.py BUILD SOURCE MPIEXEC       77: no MPI was found when BUILD was made, or its launcher starts nothing here
 
@@ -145,6 +145,48 @@ expect(shared.stdout.split("\n")[0] == alone.stdout.split("\n")[0], "what people
 expect(ranks(2, "--max-ppl", "3").returncode == 3, "a gate that is not met is exit 3")
 each = ranks(2, "--ranks", "none", "--json")
 expect(each.returncode == 0 and each.stdout.count('"schema": "llmq.eval-ppl/1"') == 2, "--ranks none: each works alone", said(each))
+
+# Rounding and conversions: the bytes of one process, in shards that ranks write.
+def rounding(output, *arguments):
+    return [program, "quantize", "--method", "rtn", "--model", model, "--output", os.path.join(work, output), "--set", "shard_bytes=60000", "--threads", "1",
+            "--json", *arguments]
+
+
+def converting(output, *arguments):
+    return [program, "convert", model, os.path.join(work, output), "--dtype", "bf16", "--split-max-size", "100kB", "--json", *arguments]
+
+
+for name, words in {"rounding": rounding, "a conversion": converting}.items():
+    one = name.split()[-1]
+    alone, shared = run(words(one + "-1")), run([mpiexec, "-n", "3", *words(one + "-3")])
+    expect(alone.returncode == 0 and shared.returncode == 0, f"{name} is shared", said(alone) + said(shared))
+    expect(json.loads(shared.stdout)["digest"] == json.loads(alone.stdout)["digest"], f"{name}: the bytes of three ranks are those of one process", said(shared))
+    verified = run([program, "verify", os.path.join(work, one + "-3")])
+    expect(verified.returncode == 0 and not os.path.exists(os.path.join(work, one + "-3.unfinished")), f"{name}: the output is whole, by its manifest", said(verified))
+digest = json.loads(run(rounding("rounding-1")).stdout)["digest"]
+result = run([mpiexec, "-n", "2", *rounding("awq", "--method", "awq")])
+expect(refused(result, "awq calibrates here", "rounding (rtn) into a directory") and "rank" not in sentences(result)[0].split("ranks do not")[0], "calibration is refused, once", said(result))
+result = apart(rounding("here"), rounding("there"))
+expect(refused(result, "rank 1 (", "does not see the output directory that rank 0 writes to"), "an output directory of each rank's own is refused", said(result))
+expect(not [name for name in os.listdir(work) if name.startswith(("here", "there", "awq"))], "what is refused leaves nothing", str(os.listdir(work)))
+
+# A rank is killed as soon as there is a journal, whatever has been done by then; others go on with the same command.
+for killed, count in (("1", 3), ("0", 2)):
+    output = os.path.join(work, "killed-" + killed)
+    running = started([mpiexec, "-n", str(count), *rounding("killed-" + killed)])
+    while running.poll() is None and not os.path.exists(output + ".unfinished/journal") and not os.path.exists(output):
+        time.sleep(0.002)
+    for number, variables in of_this_check().items():
+        if {"OMPI_COMM_WORLD_RANK=" + killed, "PMI_RANK=" + killed} & set(variables):
+            os.kill(number, signal.SIGKILL)
+    try:
+        running.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        end(running)
+        expect(False, f"rank {killed} is killed while it rounds, and the job ends within {SECONDS} s")
+    expect(not os.path.exists(output) or json.load(open(os.path.join(output, "report.json")))["digest"] == digest, "no half of an output has its name")
+    result = run(rounding("killed-" + killed) if killed == "1" else [mpiexec, "-n", "4", *rounding("killed-" + killed)])
+    expect(result.returncode == 0 and json.loads(result.stdout)["digest"] == digest, f"rank {killed} of {count} is killed while it rounds, and others end with the same bytes", said(result))
 
 # All begin or none, and one sentence says why.
 copy = os.path.join(work, "copy")

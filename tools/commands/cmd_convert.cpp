@@ -32,8 +32,8 @@ void add_convert(CLI::App& app, Session& session) {
       ->type_name("TYPE");
   command
       ->add_option("--split-max-size", options->split_max_size,
-                   "To gguf: several files, NAME-00001-of-00003.gguf and so on, each with this many bytes of "
-                   "tensors at most, e.g. 2GB")
+                   "Several files, each with this many bytes of tensors at most, e.g. 2GB: to gguf "
+                   "NAME-00001-of-00003.gguf and so on; of a directory the shards, which are of 5 GB without")
       ->type_name("SIZE");
   run_as_conversion(*command, options, session);
 }

@@ -61,6 +61,7 @@ JobSettings settings_of(const QuantizeOptions& options, const Recipe& recipe, co
   settings.memory_limit = parse_bytes(globals.memory_limit, "--memory-limit");
   settings.program = this_program(session);
   settings.on_step = throw_if_interrupted;
+  settings.shared_by = session.ranks;
   settings.devices =
       chosen_devices(globals, options.devices ? parse_devices(*options.devices) : std::vector<int>(),
                      wanted_arithmetic(recipe), DeviceUse::kCalibration);
@@ -113,20 +114,35 @@ void check(const QuantizeOptions& options, const Recipe& recipe) {
          {"a GGUF output is made on one device", recipe.source, "--devices", "leave it out"});
 }
 
+// Of several ranks all begin or none, and rank 0 shows what came of it.
+int run_job(const QuantizeOptions& options, const Session& session, std::string& output) {
+  std::optional<QuantizeJob> job;
+  const auto prepare = [&] {
+    if (options.resume && options.restart)
+      fail(ErrorKind::kUsage, {"a run goes on or starts again", {}, "--resume --restart", "leave one out"});
+    const Recipe recipe = resolve_recipe(options);
+    output = recipe.output;
+    check(options, recipe);
+    const QuantizeRequest request = {recipe,           options.overwrite,
+                                     options.restart,  options.allow_nonfinite,
+                                     options.paranoid, options.direct_io};
+    job.emplace(system_io(), request, settings_of(options, recipe, session));
+  };
+  begin_together(session.shared(), prepare,
+                 [&] { return options.dry_run ? std::vector<Fact>() : job->facts(); });
+  if (options.dry_run) return session.is_first() ? show_plan(*job, session.globals.json) : 0;
+  const JobEnd end = job->run();
+  return session.is_first() ? show_end(end, options, session) : 0;
+}
+
 int run(const QuantizeOptions& options, const Session& session) {
-  if (options.resume && options.restart)
-    fail(ErrorKind::kUsage, {"a run goes on or starts again", {}, "--resume --restart", "leave one out"});
   watch_signals();
-  const Recipe recipe = resolve_recipe(options);
-  check(options, recipe);
+  std::string output;
   try {
-    QuantizeJob job(system_io(),
-                    {recipe, options.overwrite, options.restart, options.allow_nonfinite, options.paranoid,
-                     options.direct_io},
-                    settings_of(options, recipe, session));
-    return options.dry_run ? show_plan(job, session.globals.json) : show_end(job.run(), options, session);
+    return run_job(options, session, output);
   } catch (const Interrupted& signal) {
-    return report_interrupted(recipe.output, signal, session);
+    if (session.ranks != nullptr) throw;  // it ends the others, too
+    return report_interrupted(output, signal, session);
   }
 }
 
@@ -189,7 +205,9 @@ void add_quantize(CLI::App& app, Session& session) {
   command->add_flag("--paranoid", options->paranoid,
                     "Hash every input again instead of trusting size and times");
   command->callback([options, &session] {
+    session.shares_work = true;
     session.run = [options, &session] {
+      if (!session.is_first()) options->gate_files = {};
       if (options->dry_run) return run(*options, session);
       return run_with_gate_files(options->gate_files, "quantize", [&] { return run(*options, session); });
     };

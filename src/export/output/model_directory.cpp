@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "export/output/published_output.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
@@ -46,29 +47,66 @@ std::string shard_name(std::size_t index, std::size_t count) {
 }
 
 ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const DirectoryContents& contents)
-    : io_(io), target_(target), place_(io, target), parameters_(contents.parameters) {
+    : io_(io),
+      target_(target),
+      ranks_(ranks_of(target)),
+      header_format_(contents.header_format),
+      parameters_(contents.parameters) {
   target_.directory = tidy_path(target.directory);
-  for (const TensorDeclaration& tensor : contents.tensors) tensor_bytes_ += declared_bytes(tensor);
-  if (place_.resumed() && !go_on(contents)) {
-    Log::get().warn(fmt::format("{}: the files of an interrupted run are damaged; it starts again",
-                                place_.files().string()));
-    place_.start_over();
-  }
-  if (shards_.empty()) {
-    check_room(contents, split_shards(contents.tensors, target_.shard_bytes).size());
-    place_.start_over();
-    open_shards(contents, FilePlace::kDirect);
-  }
-  for (const Path& copy : contents.copies) copy_file(copy);
-  for (const auto& text : contents.texts) write_file(text.first, text.second);
-  for (SafetensorsWriter& shard : shards_) shard.sync();
-  place_.begin_journal();
+  std::string probe;
+  first_begins(ranks_, [&] {
+    lay_out(contents);
+    place_.emplace(io_, target);
+    if (ranks_.size() > 1) probe = place_->lay_probe();
+  });
+  if (ranks_.size() > 1) probe = broadcast_text(ranks_, 0, probe);
+  begin_together(ranks_, [&] {
+    if (!place_) lay_out(contents);
+    files_ = place_ ? place_->files() : seen_files(io_, target_, probe);
+  });
+  first_begins(ranks_, [&] {
+    place_->remove_probe();
+    make_files(contents);
+  });
+  begin_together(ranks_, [&] { find_files(); });
+  take_records();
+  if (place_ && ranks_.size() > 1) tell_shares();
 }
 
 ModelDirectory::~ModelDirectory() = default;
 
-void ModelDirectory::check_room(const DirectoryContents& contents, std::size_t shards) const {
-  std::uint64_t needed = tensor_bytes_ + shards * kShardSlack + kTextBytes;
+void ModelDirectory::tell_shares() const {
+  const auto ranks = static_cast<std::size_t>(ranks_.size()), shards = shards_.size();
+  std::string told = fmt::format("{} ranks share {} shard{}", ranks, shards, shards == 1 ? "" : "s");
+  if (ranks > shards)
+    told += fmt::format("; {} of them ha{} nothing to do, for one rank writes a shard: smaller ones are more",
+                        ranks - shards, ranks - shards == 1 ? "s" : "ve");
+  Log::get().note(told);
+}
+
+bool ModelDirectory::is_own(std::size_t shard) const {
+  return shard % static_cast<std::size_t>(ranks_.size()) == static_cast<std::size_t>(ranks_.rank());
+}
+
+// What lies in which shard, of which name.
+void ModelDirectory::lay_out(const DirectoryContents& contents) {
+  const std::vector<ShardRange> ranges = split_shards(contents.tensors, target_.shard_bytes);
+  for (std::size_t s = 0; s < ranges.size(); ++s) {
+    std::vector<TensorDeclaration>& declarations = layout_.emplace_back();
+    for (std::size_t i = ranges[s].first; i < ranges[s].first + ranges[s].count; ++i) {
+      const TensorDeclaration& tensor = contents.tensors[i];
+      if (!slots_.emplace(tensor.name, Slot{tensor, s}).second)
+        fail(ErrorKind::kInternal,
+             {"a tensor was declared twice", target_.directory.string(), tensor.name, {}});
+      declarations.push_back(tensor);
+      tensor_bytes_ += declared_bytes(tensor);
+    }
+  }
+  shards_.resize(layout_.size());
+}
+
+void ModelDirectory::check_room(const DirectoryContents& contents) const {
+  std::uint64_t needed = tensor_bytes_ + layout_.size() * kShardSlack + kTextBytes;
   for (const TensorDeclaration& tensor : contents.tensors)
     needed += 2 * header_bytes(tensor);  // once more in the index
   for (const Path& copy : contents.copies) needed += io_.open(copy)->size();
@@ -82,65 +120,109 @@ void ModelDirectory::check_room(const DirectoryContents& contents, std::size_t s
                         "free some space, or name an output directory on another disk"});
 }
 
-// Shards reserve their room, so that what can fail fails before the work is done.
-void ModelDirectory::open_shards(const DirectoryContents& contents, FilePlace place) {
-  const std::vector<ShardRange> ranges = split_shards(contents.tensors, target_.shard_bytes);
-  for (std::size_t s = 0; s < ranges.size(); ++s) {
-    std::vector<TensorDeclaration> declarations;
-    for (std::size_t i = ranges[s].first; i < ranges[s].first + ranges[s].count; ++i) {
-      const TensorDeclaration& tensor = contents.tensors[i];
-      if (!slots_.emplace(tensor.name, Slot{tensor, s}).second)
-        fail(ErrorKind::kInternal,
-             {"a tensor was declared twice", target_.directory.string(), tensor.name, {}});
-      declarations.push_back(tensor);
-    }
-    const std::string name = shard_name(s, ranges.size());
-    place_.add_created(name);
-    shard_paths_.push_back(place_.files() / name);
-    shards_.emplace_back(io_, shard_paths_.back(), std::move(declarations),
-                         std::map<std::string, std::string>{{"format", contents.header_format}}, place);
-    bytes_ += shards_.back().file_bytes();
-  }
+void ModelDirectory::open_shard(std::size_t shard, FilePlace place) {
+  shards_[shard].emplace(io_, files_ / shard_name(shard, layout_.size()), layout_[shard],
+                         std::map<std::string, std::string>{{"format", header_format_}}, place);
 }
 
-// Opens what an interrupted run left; false when it is not what its journal says and nothing was opened.
-bool ModelDirectory::go_on(const DirectoryContents& contents) {
+// All of them, which reserve their room, so that what can fail fails before the work is done. False for what
+// an interrupted run left and is not what its journal says; then none is open.
+bool ModelDirectory::open_shards(FilePlace place) {
   try {
-    open_shards(contents, FilePlace::kExisting);
+    for (std::size_t s = 0; s < shards_.size(); ++s) {
+      if (place == FilePlace::kDirect) place_->add_created(shard_name(s, shards_.size()));
+      open_shard(s, place);
+    }
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kIo) throw;
-    slots_.clear();
-    shards_.clear();
-    shard_paths_.clear();
-    bytes_ = 0;
+    if (place == FilePlace::kDirect || error.kind() == ErrorKind::kIo) throw;
+    for (std::optional<SafetensorsWriter>& shard : shards_) shard.reset();
     return false;
   }
-  for (const Json& record : place_.blocks()) {
-    if (!accept(record)) break;
-    committed_.push_back(record.at("findings"));
-  }
-  place_.keep_blocks(committed_.size());
+  if (place == FilePlace::kExisting)
+    for (std::size_t s = 0; s < shards_.size(); ++s) place_->add_created(shard_name(s, shards_.size()));
   return true;
 }
 
-bool ModelDirectory::accept(const Json& record) {
-  const Json::Object& tensors = record.at("tensors").members();
-  for (const auto& [name, sha256] : tensors) {
-    const auto slot = slots_.find(name);
-    if (slot != slots_.end() && !slot->second.given &&
-        shards_[slot->second.shard].holds(name, sha256.as_string()))
+// Rank 0's part of the beginning: every file at its size, and a journal.
+void ModelDirectory::make_files(const DirectoryContents& contents) {
+  bool goes_on = place_->resumed();
+  if (goes_on && !open_shards(FilePlace::kExisting)) {
+    Log::get().warn(
+        fmt::format("{}: the files of an interrupted run are damaged; it starts again", files_.string()));
+    place_->start_over();
+    goes_on = false;
+  }
+  if (!goes_on) {
+    check_room(contents);
+    place_->start_over();
+    open_shards(FilePlace::kDirect);
+  }
+  for (const Path& copy : contents.copies) copy_file(copy);
+  for (const auto& text : contents.texts) write_file(text.first, text.second);
+  for (std::optional<SafetensorsWriter>& shard : shards_) shard->sync();
+  place_->begin_journal();
+}
+
+// Each rank has its own shards open from here on.
+void ModelDirectory::find_files() {
+  for (std::size_t s = 0; s < shards_.size(); ++s) {
+    shard_paths_.push_back(files_ / shard_name(s, shards_.size()));
+    if (!shards_[s]) {
+      if (is_own(s)) open_shard(s, FilePlace::kExisting);
+    } else {
+      bytes_ += shards_[s]->file_bytes();
+      if (!is_own(s)) shards_[s].reset();
+    }
+  }
+}
+
+// What an interrupted run recorded counts up to the first record that the files do not bear out. Each rank
+// looks at its own shards.
+void ModelDirectory::take_records() {
+  std::vector<Json> records = place_ ? place_->blocks() : std::vector<Json>();
+  if (ranks_.size() > 1) {
+    ranks_.broadcast(0, std::as_writable_bytes(std::span(&bytes_, 1)));
+    const std::string text = broadcast_text(ranks_, 0, place_ ? Json(Json::Array(records)).dump() : "");
+    if (!place_) records = Json::parse(text, files_.string()).items();
+  }
+  std::set<std::string> seen;
+  std::size_t fit = 0;
+  while (fit < records.size() && holds(records[fit], seen)) ++fit;
+  fit = static_cast<std::size_t>(-most_of(ranks_, -static_cast<std::int64_t>(fit)));
+  for (std::size_t i = 0; i < fit; ++i) {
+    for (const auto& tensor : records[i].at("tensors").members()) {
+      Slot& slot = slots_.at(tensor.first);
+      slot.given = true;
+      if (is_own(slot.shard)) shards_[slot.shard]->accept(tensor.first);
+    }
+    committed_.push_back(records[i].at("findings"));
+  }
+  if (place_ && fit < records.size()) place_->keep_blocks(fit);
+}
+
+bool ModelDirectory::holds(const Json& record, std::set<std::string>& seen) const {
+  for (const auto& tensor : record.at("tensors").members()) {
+    const auto slot = slots_.find(tensor.first);
+    if (slot != slots_.end() && seen.insert(tensor.first).second &&
+        (!is_own(slot->second.shard) ||
+         shards_[slot->second.shard]->holds(tensor.first, tensor.second.as_string())))
       continue;
     Log::get().warn(
         fmt::format("{}: {} is not what the journal says; its block and those after it are done again",
-                    place_.files().string(), name));
+                    files_.string(), tensor.first));
     return false;
   }
-  for (const auto& [name, sha256] : tensors) {
-    Slot& slot = slots_.at(name);
-    slot.given = true;
-    shards_[slot.shard].accept(name);
-  }
   return true;
+}
+
+bool ModelDirectory::writes(const std::string& name) const {
+  const auto slot = slots_.find(name);
+  return slot == slots_.end() || is_own(slot->second.shard);
+}
+
+bool ModelDirectory::lacks(const std::string& name) const {
+  const auto slot = slots_.find(name);
+  return slot == slots_.end() || (is_own(slot->second.shard) && !slot->second.given);
 }
 
 std::function<void()> ModelDirectory::begin_commit(const Json& findings) {
@@ -150,13 +232,31 @@ std::function<void()> ModelDirectory::begin_commit(const Json& findings) {
   return [this, sync = begin_sync(),
           record = Json::object({{"tensors", std::move(tensors)}, {"findings", findings}})] {
     sync();
-    place_.add_block(record);
+    if (ranks_.size() == 1) return place_->add_block(record);
+    const std::lock_guard lock(synced_mutex_);
+    synced_.push_back(record);
   };
+}
+
+std::vector<Json> ModelDirectory::share_committed() {
+  std::vector<Json> findings;
+  if (ranks_.size() == 1) return findings;
+  Json own = Json::array();
+  {
+    const std::lock_guard lock(synced_mutex_);
+    std::swap(own, synced_);
+  }
+  for (const Json& record : gathered_items(ranks_, own)) {
+    place_->add_block(record);
+    findings.push_back(record.at("findings"));
+  }
+  return findings;
 }
 
 std::function<void()> ModelDirectory::begin_sync() {
   std::vector<std::function<void()>> shards;
-  for (SafetensorsWriter& shard : shards_) shards.push_back(shard.begin_sync());
+  for (std::optional<SafetensorsWriter>& shard : shards_)
+    if (shard) shards.push_back(shard->begin_sync());
   return [shards = std::move(shards)] {
     for (const std::function<void()>& sync : shards) sync();
   };
@@ -165,23 +265,23 @@ std::function<void()> ModelDirectory::begin_sync() {
 std::vector<Json> ModelDirectory::committed() const { return committed_; }
 
 Checkpoint ModelDirectory::written(const Json& config) const {
-  return Checkpoint::open_shards(io_, place_.files(), shard_paths_, config);
+  return Checkpoint::open_shards(io_, files_, shard_paths_, config);
 }
 
 void ModelDirectory::write_file(const std::string& name, std::string_view text) {
-  place_.add_created(name);
-  io_.remove(place_.files() / name);  // of an interrupted run
-  const std::unique_ptr<File> file = io_.create(place_.files() / name);
+  place_->add_created(name);
+  io_.remove(files_ / name);  // of an interrupted run
+  const std::unique_ptr<File> file = io_.create(files_ / name);
   file->write_at(0, std::as_bytes(std::span(text)));
   file->sync();
 }
 
 void ModelDirectory::copy_file(const Path& from) {
   constexpr std::uint64_t kStep = 4u << 20;
-  place_.add_created(from.filename().string());
-  io_.remove(place_.files() / from.filename());
+  place_->add_created(from.filename().string());
+  io_.remove(files_ / from.filename());
   const std::unique_ptr<File> source = io_.open(from);
-  const std::unique_ptr<File> copy = io_.create(place_.files() / from.filename());
+  const std::unique_ptr<File> copy = io_.create(files_ / from.filename());
   const std::uint64_t size = source->size();
   std::vector<std::byte> step(static_cast<std::size_t>(std::min(size, kStep)));
   for (std::uint64_t offset = 0; offset < size; offset += step.size()) {
@@ -205,6 +305,7 @@ ModelDirectory::Slot& ModelDirectory::slot(const std::string& name, DType dtype,
   if (declared.dtype != dtype || !(declared.shape == shape) || bytes > declared_bytes(declared))
     refuse(fmt::format("{} {} with {} bytes was written where {} {} was declared", dtype_row(dtype).name,
                        shape.text(), bytes, dtype_row(declared.dtype).name, declared.shape.text()));
+  if (!is_own(found->second.shard)) refuse("a tensor of another rank's shard was written");
   return found->second;
 }
 
@@ -213,7 +314,7 @@ void ModelDirectory::add(const std::string& name, DType dtype, const Shape& shap
   Slot& to = slot(name, dtype, shape, bytes.size());
   if (to.given)
     fail(ErrorKind::kInternal, {"a tensor was written twice", target_.directory.string(), name, {}});
-  shards_[to.shard].add(name, bytes);
+  shards_[to.shard]->add(name, bytes);
   to.given = true;
   if (!target_.job.is_null()) uncommitted_[name] = sha256_hex(bytes);
 }
@@ -221,7 +322,7 @@ void ModelDirectory::add(const std::string& name, DType dtype, const Shape& shap
 void ModelDirectory::append(const std::string& name, DType dtype, const Shape& shape,
                             std::span<const std::byte> bytes) {
   Slot& to = slot(name, dtype, shape, bytes.size());
-  shards_[to.shard].append(name, bytes);
+  shards_[to.shard]->append(name, bytes);
   to.given = true;  // how much of it came is the shard's to know
 }
 
@@ -236,31 +337,57 @@ void ModelDirectory::write_index() {
   write_file("model.safetensors.index.json", index.dump(2) + "\n");
 }
 
+// Of all shards at rank 0, each read by the rank that wrote it; elsewhere of its own.
+std::vector<NamedDigest> ModelDirectory::shard_digests() const {
+  std::vector<std::string> own;
+  for (std::size_t s = 0; s < shards_.size(); ++s)
+    if (is_own(s)) own.push_back(shard_name(s, shards_.size()));
+  std::vector<NamedDigest> digests = digests_of(io_, files_, own);
+  if (ranks_.size() == 1) return digests;
+  Json list = Json::array();
+  for (const NamedDigest& one : digests) list.push_back(Json::array({one.name, Json(one.bytes), one.sha256}));
+  digests.clear();
+  for (const Json& one : gathered_items(ranks_, list))
+    digests.push_back({one.items()[0].as_string(), static_cast<std::uint64_t>(one.items()[1].as_integer()),
+                       one.items()[2].as_string()});
+  return digests;
+}
+
 std::string ModelDirectory::complete(const Json& config,
                                      const std::vector<std::pair<std::string, std::string>>& texts) {
   for (const auto& [name, slot] : slots_)
-    if (!slot.given)
+    if (is_own(slot.shard) && !slot.given)
       fail(ErrorKind::kInternal,
            {"a declared tensor was never written", target_.directory.string(), name, {}});
-  for (SafetensorsWriter& shard : shards_) shard.finish();
-  if (shards_.size() > 1 || parameters_ > 0) write_index();
-  for (const auto& file : texts) write_file(file.first, file.second);
-  write_file("config.json", config.dump(2) + "\n");
-  digests_ = digests_of(io_, place_.files(), place_.created());
-  digest_ = output_digest(digests_);
+  for (std::optional<SafetensorsWriter>& shard : shards_)
+    if (shard) shard->finish();
+  const std::vector<NamedDigest> shards = shard_digests();
+  if (place_) {
+    if (shards_.size() > 1 || parameters_ > 0) write_index();
+    for (const auto& file : texts) write_file(file.first, file.second);
+    write_file("config.json", config.dump(2) + "\n");
+    for (const std::string& name : place_->created()) {
+      const auto known = std::find_if(shards.begin(), shards.end(),
+                                      [&](const NamedDigest& one) { return one.name == name; });
+      digests_.push_back(known != shards.end() ? *known : digests_of(io_, files_, {&name, 1}).front());
+    }
+    digest_ = output_digest(digests_);
+  }
+  if (ranks_.size() > 1) digest_ = broadcast_text(ranks_, 0, digest_);
   return digest_;
 }
 
 std::string ModelDirectory::publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
                                     const ManifestText& manifest, bool move_latest) {
+  if (!place_) return {};
   for (const auto& file : extra_files) write_file(file.first, file.second);
   if (manifest) {
-    const std::span<const std::string> since = std::span(place_.created()).subspan(digests_.size());
-    for (NamedDigest& digest : digests_of(io_, place_.files(), since)) digests_.push_back(std::move(digest));
+    const std::span<const std::string> since = std::span(place_->created()).subspan(digests_.size());
+    for (NamedDigest& digest : digests_of(io_, files_, since)) digests_.push_back(std::move(digest));
     write_file(kManifestFile, manifest(digests_));
   }
-  io_.sync_directory(place_.files());
-  return place_.publish(digest_, move_latest);
+  io_.sync_directory(files_);
+  return place_->publish(digest_, move_latest);
 }
 
 }  // namespace llmq

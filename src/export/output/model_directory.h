@@ -7,10 +7,19 @@
 // A record of the journal is {"tensors": {name: SHA-256}, "findings": ...}. A run that goes on believes a
 // record only if the files hold those bytes: with the first that does not fit, it and those after it are done
 // again.
+//
+// Several ranks write one directory: shard i is that of rank i mod N, and nobody else writes to it. Rank 0
+// lays out all files before, holds lock and journal, and writes all else; the others find its files by the
+// same names, or are refused. So shards carry the bytes of one process, and a record may be of any rank's part
+// of a block: whoever goes on with it, of however many, asks lacks() of each tensor. A rank reads and hashes
+// its own shards alone. Traffic: the records, which go to rank 0, and those of before, from there.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -49,7 +58,15 @@ class ModelDirectory {
   ModelDirectory(const ModelDirectory&) = delete;
   ModelDirectory& operator=(const ModelDirectory&) = delete;
 
-  // Error(kInternal) for a tensor that was not declared, of another type or shape, or given twice.
+  // Whether the tensor lies in a shard of this rank; whether it does and is neither given nor left by an
+  // interrupted run. Of one that was not declared: true, which add() refuses.
+  bool writes(const std::string& name) const;
+  bool lacks(const std::string& name) const;
+  Ranks& ranks() const { return ranks_; }
+  std::vector<Json> share_committed();  // as ModelWriter's
+
+  // Error(kInternal) for a tensor that was not declared, of another type or shape, or given twice; of several
+  // ranks, for one of another's shard.
   void add(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
   // The next bytes of a tensor that comes in pieces; a run that goes on gives all of them again.
   void append(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
@@ -63,7 +80,7 @@ class ModelDirectory {
   // The manifest, when there is one, is written last and knows the digest of every other file.
   std::string publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
                       const ManifestText& manifest, bool move_latest);
-  Path files() const { return place_.files(); }
+  Path files() const { return files_; }
   std::uint64_t bytes() const { return bytes_; }  // of all shards
 
  private:
@@ -73,23 +90,36 @@ class ModelDirectory {
     bool given = false;
   };
   Slot& slot(const std::string& name, DType dtype, const Shape& shape, std::uint64_t bytes);
-  void check_room(const DirectoryContents& contents, std::size_t shards) const;
-  bool go_on(const DirectoryContents& contents);
-  void open_shards(const DirectoryContents& contents, FilePlace place);
-  bool accept(const Json& record);
+  bool is_own(std::size_t shard) const;
+  void lay_out(const DirectoryContents& contents);
+  void open_shard(std::size_t shard, FilePlace place);
+  bool open_shards(FilePlace place);
+  void check_room(const DirectoryContents& contents) const;
+  void make_files(const DirectoryContents& contents);
+  void find_files();
+  void take_records();
+  void tell_shares() const;
+  bool holds(const Json& record, std::set<std::string>& seen) const;
+  std::vector<NamedDigest> shard_digests() const;
   void write_file(const std::string& name, std::string_view text);
   void copy_file(const Path& from);
   void write_index();
 
   Io& io_;
   OutputTarget target_;
-  UnfinishedOutput place_;
-  std::uint64_t parameters_;  // DirectoryContents::parameters
+  Ranks& ranks_;
+  std::optional<UnfinishedOutput> place_;  // of rank 0
+  Path files_;
+  std::string header_format_;  // DirectoryContents'
+  std::uint64_t parameters_;
   std::map<std::string, Slot> slots_;
-  std::vector<SafetensorsWriter> shards_;
+  std::vector<std::vector<TensorDeclaration>> layout_;    // by shard
+  std::vector<std::optional<SafetensorsWriter>> shards_;  // none for those of other ranks
   std::vector<Path> shard_paths_;
   std::vector<Json> committed_;
   std::map<std::string, std::string> uncommitted_;  // SHA-256 of tensors given since, by name
+  std::mutex synced_mutex_;
+  Json synced_ = Json::array();  // records of what is on the disk, for rank 0's journal
   std::uint64_t bytes_ = 0, tensor_bytes_ = 0;
   std::vector<NamedDigest> digests_;  // of the files written, in that order
   std::string digest_;

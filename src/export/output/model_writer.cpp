@@ -13,6 +13,7 @@
 #include "model/families/tower.h"
 #include "model/gguf/gguf_model.h"
 #include "model/linear_source.h"
+#include "ranks/agreement.h"
 #include "tokenizer/gguf_tokenizer.h"
 
 namespace llmq {
@@ -41,6 +42,9 @@ class DirectoryWriter : public ModelWriter {
   }
   std::function<void()> begin_sync() override { return directory_.begin_sync(); }
   std::vector<Json> committed() const override { return directory_.committed(); }
+  Ranks& ranks() const override { return directory_.ranks(); }
+  bool writes(const std::string& tensor) const override { return directory_.writes(name_of(tensor)); }
+  std::vector<Json> share_committed() override { return directory_.share_committed(); }
   Checkpoint written() const override { return directory_.written(config_); }
   std::string complete() override { return directory_.complete(config_); }
   Path directory() const override { return directory_.files(); }
@@ -51,14 +55,16 @@ class DirectoryWriter : public ModelWriter {
   std::uint64_t bytes() const override { return directory_.bytes(); }
 
  protected:
+  // A tensor of the checkpoint as the output has it.
+  virtual std::string name_of(const std::string& tensor) const {
+    const auto found = renamed_.find(tensor);
+    return found == renamed_.end() ? tensor : found->second;
+  }
+
   ModelDirectory directory_;
   Json config_;
 
  private:
-  const std::string& name_of(const std::string& tensor) const {
-    const auto found = renamed_.find(tensor);
-    return found == renamed_.end() ? tensor : found->second;
-  }
   Names renamed_;
 };
 
@@ -84,10 +90,6 @@ class PackedWriter final : public DirectoryWriter {
     for (const PlannedModule& m : modules) planned_[m.module] = m;
   }
 
-  void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
-                 std::span<const std::byte> bytes) override {
-    directory_.add(is_kv_scale(tensor) ? stored_kv_scale(tensor, format_) : tensor, dtype, shape, bytes);
-  }
   void add_quantized(const std::string& module, const QuantizedMatrix& matrix) override {
     const auto planned = planned_.find(module);
     if (planned == planned_.end() || !(planned->second.scheme == matrix.scheme) ||
@@ -96,9 +98,22 @@ class PackedWriter final : public DirectoryWriter {
       fail(ErrorKind::kInternal, {"a weight was not quantized as declared", {}, module, {}});
     std::vector<PackedTensor> packed = format_.pack(planned->second, matrix);
     if (stacks_) packed = stacks_->add(module, packed);
+    // What lies in another rank's shard is that one's to give, which quantizes the weight, too.
+    std::erase_if(packed,
+                  [&](const PackedTensor& tensor) { return !directory_.writes(tensor.declaration.name); });
+    const auto left = std::count_if(packed.begin(), packed.end(), [&](const PackedTensor& tensor) {
+      return directory_.lacks(tensor.declaration.name);
+    });
     for (const PackedTensor& tensor : packed)
-      directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
-                     tensor.bytes);
+      if (left == 0 || directory_.lacks(tensor.declaration.name))  // else an interrupted run left it
+        directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
+                       tensor.bytes);
+  }
+  bool lacks_module(const std::string& module) const override {
+    const std::vector<TensorDeclaration> tensors =
+        stacks_ ? stacks_->declarations_of(module) : format_.declare(planned_.at(module));
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const TensorDeclaration& tensor) { return directory_.lacks(tensor.name); });
   }
   std::string complete() override {
     std::vector<std::pair<std::string, std::string>> copy;
@@ -108,6 +123,11 @@ class PackedWriter final : public DirectoryWriter {
                         (format_.config_file ? format_.config_file(said) : said).dump(2) + "\n");
     }
     return directory_.complete(config_, copy);
+  }
+
+ protected:
+  std::string name_of(const std::string& tensor) const override {
+    return is_kv_scale(tensor) ? stored_kv_scale(tensor, format_) : DirectoryWriter::name_of(tensor);
   }
 
  private:
@@ -274,18 +294,14 @@ void add_companions(Io& io, const Checkpoint& checkpoint, DirectoryContents& con
   contents.texts.emplace_back("special_tokens_map.json", made.special_tokens.dump(2) + "\n");
 }
 
-std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
-                                         const Checkpoint& checkpoint, const ModelSpec& spec,
-                                         std::span<const PlannedModule> modules,
-                                         std::span<const std::string> ignored,
-                                         std::optional<KvCacheType> kv_cache) {
-  check_expressible(format, modules);
-  refuse_own_source(checkpoint, target);
-  const PackedFormatRow& row = packed_format(format);
+namespace {
+
+DirectoryContents packed_contents(Io& io, const PackedFormatRow& row, const Checkpoint& checkpoint,
+                                  const ModelSpec& spec, std::span<const PlannedModule> modules,
+                                  const std::optional<StackAssembly>& stacks,
+                                  std::optional<KvCacheType> kv_cache) {
   DirectoryContents contents;
   contents.tensors = written_dense_tensors(checkpoint, modules, written_dtype);
-  std::optional<StackAssembly> stacks;
-  if (row.stacked) stacks.emplace(checkpoint, row, modules);
   if (stacks)
     for (TensorDeclaration& tensor : stacks->declarations()) contents.tensors.push_back(std::move(tensor));
   else
@@ -296,7 +312,12 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
     declare_kv_scales(spec, row, contents.tensors);
   }
   add_companions(io, checkpoint, contents);
+  return contents;
+}
 
+Json packed_config(const PackedFormatRow& row, const Checkpoint& checkpoint, const ModelSpec& spec,
+                   std::span<const PlannedModule> modules, std::span<const std::string> ignored,
+                   std::optional<KvCacheType> kv_cache) {
   Json config = checkpoint.config();
   if (row.dense)
     config.erase("quantization_config");
@@ -306,9 +327,32 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
   if (!row.keeps_dtype) set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
-  DirectoryWriter::Names renamed = suit_to_loaders(row.made_for, checkpoint, spec, contents, config);
-  written_order(contents.tensors);
-  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), std::move(renamed), row,
+  return config;
+}
+
+}  // namespace
+
+std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
+                                         const Checkpoint& checkpoint, const ModelSpec& spec,
+                                         std::span<const PlannedModule> modules,
+                                         std::span<const std::string> ignored,
+                                         std::optional<KvCacheType> kv_cache) {
+  const PackedFormatRow* row = nullptr;
+  DirectoryContents contents;
+  std::optional<StackAssembly> stacks;
+  Json config;
+  DirectoryWriter::Names renamed;
+  begin_together(ranks_of(target), [&] {
+    check_expressible(format, modules);
+    refuse_own_source(checkpoint, target);
+    row = &packed_format(format);
+    if (row->stacked) stacks.emplace(checkpoint, *row, modules);
+    contents = packed_contents(io, *row, checkpoint, spec, modules, stacks, kv_cache);
+    config = packed_config(*row, checkpoint, spec, modules, ignored, kv_cache);
+    renamed = suit_to_loaders(row->made_for, checkpoint, spec, contents, config);
+    written_order(contents.tensors);
+  });
+  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), std::move(renamed), *row,
                                         modules, std::move(stacks));
 }
 
@@ -316,13 +360,15 @@ std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& targe
                                                const Checkpoint& checkpoint,
                                                std::vector<TensorDeclaration> tensors, Json config,
                                                const PackedFormatRow* format, const ModelSpec* spec) {
-  refuse_own_source(checkpoint, target);
   DirectoryContents contents;
-  contents.tensors = std::move(tensors);
-  add_companions(io, checkpoint, contents);
   DirectoryWriter::Names renamed;
-  if (format != nullptr) renamed = suit_to_loaders(format->made_for, checkpoint, *spec, contents, config);
-  written_order(contents.tensors);
+  begin_together(ranks_of(target), [&] {
+    refuse_own_source(checkpoint, target);
+    contents.tensors = std::move(tensors);
+    add_companions(io, checkpoint, contents);
+    if (format != nullptr) renamed = suit_to_loaders(format->made_for, checkpoint, *spec, contents, config);
+    written_order(contents.tensors);
+  });
   return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config), std::move(renamed));
 }
 

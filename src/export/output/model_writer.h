@@ -8,6 +8,9 @@
 //
 // commit() makes what was given so far outlive the process, for a target that names its job: the next writer
 // of the same job has it already.
+//
+// Of an output that several ranks write, each is given what lies in its shards: writes() and lacks_module()
+// say what that is. Opening, share_committed() and complete() are of all ranks.
 #pragma once
 #include <functional>
 #include <memory>
@@ -22,6 +25,7 @@
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 #include "model/model_spec.h"
+#include "ranks/ranks.h"
 #include "tensor/kv_cache_type.h"
 #include "tensor/planned_module.h"
 #include "tensor/quantized_matrix.h"
@@ -39,7 +43,13 @@ struct OutputTarget {
   bool versioned = false;    // directory/v0001-<digest8>/ and a link `latest` to the newest
   std::int64_t keep = 0;     // versions kept; 0: all
   bool single_file = false;  // `directory` is a .gguf file, and its documents lie beside it
+  // Who share the writing of a directory: each its shards, rank 0 all else; null: this process alone.
+  Ranks* ranks = nullptr;
 };
+
+inline Ranks& ranks_of(const OutputTarget& target) {
+  return target.ranks == nullptr ? alone() : *target.ranks;
+}
 
 struct PackedFormatRow;
 
@@ -66,14 +76,23 @@ class ModelWriter {
     return [] {};
   }
   virtual std::vector<Json> committed() const { return {}; }
+  virtual Ranks& ranks() const { return alone(); }
+  // Whether this rank gives a dense tensor.
+  virtual bool writes(const std::string&) const { return true; }
+  // Whether it gives a packed one, of which something is neither given yet nor left by an interrupted run.
+  virtual bool lacks_module(const std::string&) const { return true; }
+  // Rank 0 records what every rank committed since, as far as it is on the disk by now. There the findings of
+  // all; elsewhere, and of one process, which has recorded them itself, nothing. Of one thread on each rank.
+  virtual std::vector<Json> share_committed() { return {}; }
   // The tensors as they stand; what belongs to committed() blocks is whole.
   virtual Checkpoint written() const;
-  // Everything that loaders read is whole after it; the output's digest (output_digest()). The directory it
-  // lies in.
+  // Everything that loaders read is whole after it; the output's digest (output_digest()), on every rank. The
+  // directory it lies in.
   virtual std::string complete() = 0;
   virtual Path directory() const = 0;
   // Extra files (report.json, README.md, recipe.yaml) by name, then the manifest of all files when its text
   // can be made; then the name. Of a versioned output, the version, which becomes `latest` if `move_latest`.
+  // Rank 0's to do; nothing elsewhere.
   virtual std::string publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
                               const ManifestText& manifest = {}, bool move_latest = true) = 0;
   std::string finish(const std::vector<std::pair<std::string, std::string>>& extra_files,

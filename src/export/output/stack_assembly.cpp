@@ -54,6 +54,10 @@ std::vector<TensorDeclaration> StackAssembly::declarations() const {
   return all;
 }
 
+std::vector<TensorDeclaration> StackAssembly::declarations_of(const std::string& module) const {
+  return stacks_[places_.at(module).stack].tensors;
+}
+
 std::vector<PackedTensor> StackAssembly::add(const std::string& module,
                                              std::span<const PackedTensor> packed) {
   const Place place = places_.at(module);

@@ -26,6 +26,7 @@ class StackAssembly {
   StackAssembly(const Checkpoint& checkpoint, const PackedFormatRow& format,
                 std::span<const PlannedModule> modules);
   std::vector<TensorDeclaration> declarations() const;
+  std::vector<TensorDeclaration> declarations_of(const std::string& module) const;  // of its stack
   // What pack() gave of a module. The tensors of its stack when this was the last part of it; else none.
   std::vector<PackedTensor> add(const std::string& module, std::span<const PackedTensor> packed);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <random>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr const char* kSuffix = ".unfinished";
 constexpr const char* kJournalSchema = "llmq.journal/1";
 constexpr const char *kLock = "lock", *kJournal = "journal", *kFiles = "files", *kPrevious = "previous",
-                     *kPruned = "pruned";
+                     *kPruned = "pruned", *kProbe = "probe-";
 
 // A directory of files. A link in its place is removed, what it leads to is not.
 void remove_tree(Io& io, const Path& directory) {
@@ -117,6 +118,7 @@ void UnfinishedOutput::take_lock() {
 }
 
 UnfinishedOutput::~UnfinishedOutput() {
+  attempt([&] { remove_probe(); });
   const bool worth_keeping = !published_ && is_worth_keeping();
   if (!published_ && !worth_keeping && !attempt([&] { clear(); })) {
     remove_created(files());  // a broken disk may not list it any more
@@ -139,6 +141,29 @@ void UnfinishedOutput::remove_created(const Path& directory) noexcept {
 }
 
 Path UnfinishedOutput::files() const { return place(kFiles); }
+
+// A network's file system may remember for a minute that a name was not there: nobody has asked for this one.
+std::string UnfinishedOutput::lay_probe() {
+  std::random_device draw;
+  probe_ = fmt::format("{}{:08x}{:08x}", kProbe, draw(), draw());
+  io_.create(place(probe_.c_str()))->sync();
+  return probe_;
+}
+
+void UnfinishedOutput::remove_probe() {
+  if (!probe_.empty()) io_.remove(place(probe_.c_str()));
+  probe_.clear();
+}
+
+Path seen_files(Io& io, const OutputTarget& target, const std::string& probe) {
+  const Path place = unfinished_place(target);
+  if (!io.exists(place / probe))
+    fail(ErrorKind::kUsage, {"this rank does not see the output directory that rank 0 writes to",
+                             target.directory.string(),
+                             {},
+                             "name a directory on a file system that all ranks share"});
+  return place / kFiles;
+}
 
 std::vector<Json> UnfinishedOutput::blocks() const {
   std::vector<Json> blocks;
@@ -178,6 +203,10 @@ void UnfinishedOutput::recover() {
     fail(ErrorKind::kUsage, {message, directory_.string(), {}, hint});
   };
   for (const std::string& name : io_.list(directory_)) {
+    if (name.starts_with(kProbe)) {
+      io_.remove(place(name.c_str()));
+      continue;
+    }
     const bool own = name == kFiles || name == kPrevious || name == kPruned;
     if (!own && name != kLock && name != kJournal)
       refuse(fmt::format("holds '{}', which llmq did not write", name), "move it away");

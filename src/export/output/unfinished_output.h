@@ -5,6 +5,7 @@
 //             with digests (io/journal.h)
 //   files/    the output, every shard at its final size from the start; renamed into place as a whole
 //             (of a single file: it and its documents, each renamed into place, the file first)
+//   probe-... for a moment, where several ranks write: what the others have to see
 //   previous/ an earlier output on its way out, where the file system cannot exchange two names
 //
 // A journal is kept only for a target that names its job: what decides every byte. A run of the same job goes
@@ -37,6 +38,10 @@ class UnfinishedOutput {
   UnfinishedOutput& operator=(const UnfinishedOutput&) = delete;
 
   Path files() const;
+  // A file beside files(), of a name that nobody has asked for before, for seen_files() of other ranks. It
+  // goes with the next call, or with this.
+  std::string lay_probe();
+  void remove_probe();
   void add_created(const std::string& name) { created_.push_back(name); }  // inside files()
   const std::vector<std::string>& created() const { return created_; }
   bool resumed() const { return journal_.has_value(); }
@@ -77,8 +82,13 @@ class UnfinishedOutput {
   std::unique_ptr<NameLock> lock_;
   std::optional<Journal> journal_;
   std::vector<std::string> created_;
+  std::string probe_;
   bool published_ = false;
 };
+
+// files() of the output that another process makes; where it does not show the probe which that one laid,
+// Error(kUsage) that says so.
+Path seen_files(Io& io, const OutputTarget& target, const std::string& probe);
 
 // OutputTarget::measured of the interrupted run of the same job; null where there is none.
 Json measured_before(Io& io, const OutputTarget& target);

@@ -30,7 +30,12 @@ GgufForm::GgufForm(const JobInputs& inputs)
       plan_(make_gguf_plan(in_.model_io, in_.recipe, in_.model.checkpoint, in_.model.spec,
                            in_.settings.compute, in_.settings.memory_limit)),
       costs_(estimate_costs(plan_, in_.model.checkpoint, in_.model.spec)),
-      tensor_reads_(costs_.reads) {}
+      tensor_reads_(costs_.reads) {
+  if (in_.recipe.shard_bytes)
+    fail(ErrorKind::kUsage,
+         {"a GGUF that is quantized is one file and has no shards", in_.recipe.source, "shard_bytes",
+          "leave it out; llmq convert --to gguf --split-max-size cuts one"});
+}
 
 PlanOutline GgufForm::outline() const {
   PlanOutline outline;

@@ -88,7 +88,9 @@ Json PackedForm::choose_bits(const CalibrationSet& calibration, const Json& know
 void PackedForm::open(const OutputTarget& target) {
   beside_ = parent_of(target.directory);
   const Plan& plan = made_->plan;
-  writer_ = open_writer(in_.io, plan.format, target, in_.model.checkpoint, in_.model.spec, plan.packed(),
+  OutputTarget cut = target;
+  if (in_.recipe.shard_bytes) cut.shard_bytes = static_cast<std::uint64_t>(*in_.recipe.shard_bytes);
+  writer_ = open_writer(in_.io, plan.format, cut, in_.model.checkpoint, in_.model.spec, plan.packed(),
                         plan.ignored, plan.kv_cache);
 }
 

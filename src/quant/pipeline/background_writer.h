@@ -60,6 +60,8 @@ class BackgroundWriter {
   void commit(Json findings);  // ModelWriter::commit(), of what was given before
   void sync();                 // of the same, without a record
   void finish();               // until all of it is on the disk
+  // ModelWriter::share_committed(), of every block but the last that was committed, at least.
+  std::vector<Json> share_committed();
   const ModelWriter& writer() const { return writer_; }
 
  private:

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "base/disk/trace_file.h"
 #include "base/error.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 namespace {
@@ -74,6 +76,41 @@ std::set<std::string> take_record(QuantizeRun& run, const Json& findings) {
   std::set<std::string> changed;
   for (const Json& name : findings.at("changed").items()) changed.insert(name.as_string());
   return changed;
+}
+
+void finish_block(QuantizeRun& run, const ReportMark& before) {
+  std::set<std::string> changed;
+  for (const auto& [name, values] : run.changed_dense) {
+    const StoredTensor& tensor = run.source.checkpoint().at(name);
+    const DType dtype = written_dtype(tensor);
+    run.writing.add_dense(name, dtype, tensor.view.shape, stored_floats(values, dtype));
+    changed.insert(name);
+  }
+  run.writing.commit(block_record_json(run.report, before, changed));
+  run.written_dense.merge(changed);
+  run.changed_dense.clear();
+  run.memory.mark();
+  run.clock.charge("writing");
+}
+
+void trace_block(const QuantizeRun& run, std::size_t block, const ReportMark& before,
+                 std::int64_t started_ns) {
+  if (!TraceFile::get().is_open()) return;
+  double loss = 0, rounding_loss = 0;
+  for (std::size_t i = before.modules; i < run.report.modules.size(); ++i) {
+    loss += run.report.modules[i].loss;
+    rounding_loss += run.report.modules[i].rtn_loss;
+  }
+  Json found =
+      Json::object({{"llmq.block", static_cast<std::int64_t>(block)},
+                    {"llmq.blocks", static_cast<std::int64_t>(run.spec.blocks.size())},
+                    {"llmq.modules", static_cast<std::int64_t>(run.report.modules.size() - before.modules)}});
+  if (run.plan.needs_calibration) {
+    found["llmq.loss"] = loss;
+    found["llmq.rounding_loss"] = rounding_loss;
+  }
+  TraceFile::get().write({run.spec.blocks[block].prefix, Span::Kind::kInternal, TraceFile::get().command(),
+                          started_ns, unix_time_ns(), std::move(found)});
 }
 
 }  // namespace llmq

@@ -19,4 +19,10 @@ Json block_record_json(const QuantizeReport& report, const ReportMark& since,
 // Adds a block's findings to the run's report; the names of the dense tensors it changed.
 std::set<std::string> take_record(QuantizeRun& run, const Json& findings);
 
+// The end of a block: what its folds changed goes to the writer, and what it found with it.
+void finish_block(QuantizeRun& run, const ReportMark& before);
+// A span of --trace-file: block `block` from `started_ns` on, with what it found.
+void trace_block(const QuantizeRun& run, std::size_t block, const ReportMark& before,
+                 std::int64_t started_ns);
+
 }  // namespace llmq

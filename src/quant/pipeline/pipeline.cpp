@@ -11,153 +11,24 @@
 #include "base/seconds_since.h"
 #include "quant/pipeline/block_quantizer.h"
 #include "quant/pipeline/block_record.h"
+#include "quant/pipeline/dense_tensors.h"
 #include "quant/pipeline/replay_block.h"
-#include "tensor/stored_float.h"
+#include "quant/pipeline/rounding/rounding_run.h"
 
 namespace llmq {
 namespace {
-
-bool is_packed_weight(const QuantizeRun& run, const std::string& tensor) {
-  return run.replaced.count(tensor) != 0;
-}
-
-// What no fold can change, and can be copied as it is looked at.
-bool is_copied_first(const QuantizeRun& run, const StoredTensor& tensor) {
-  return tensor.view.shape.rank() > 1 && tensor.in_order() && tensor.stack < 0 &&
-         tensor.view.shape.elements() != 0 && run.never_quantized.count(tensor.name) == 0;
-}
-
-constexpr std::uint64_t kSyncedBytes = std::uint64_t{128}
-                                       << 20;  // at most so much waits to be sent to the disk
-
-// Rows as they are stored, or converted.
-void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& band) {
-  const DType dtype = written_dtype(tensor);
-  const Shape& shape = tensor.view.shape;
-  if (dtype == band.dtype) {
-    run.writing.append_dense_now(tensor.name, dtype, shape,
-                                 {band.as<const std::byte>(), static_cast<std::size_t>(band.bytes())});
-    return;
-  }
-  std::vector<float> values(static_cast<std::size_t>(band.shape.elements()));
-  to_float32(band, values);
-  run.writing.append_dense_now(tensor.name, dtype, shape, stored_floats(values, dtype));
-}
-
-// Those of which no part is quantized, to the byte.
-void copy_stacks(QuantizeRun& run) {
-  const Checkpoint& checkpoint = run.source.checkpoint();
-  for (const StoredStack& stack : checkpoint.stacks()) {
-    if (is_packed_weight(run, stack.parts.front())) continue;
-    for (const StoredTensor& tensor : stack.tensors) {
-      checkpoint.each_band(tensor,
-                           [&](std::int64_t, const TensorView& band) { copy_band(run, tensor, band); });
-      run.writing.sync();
-    }
-  }
-}
-
-// Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the
-// last. What can be large is copied on the way, a band of rows at a time, so that it is read once and written
-// while the blocks are worked on.
-void check_dense(QuantizeRun& run) {
-  const Checkpoint& checkpoint = run.source.checkpoint();
-  std::uint64_t unsynced = 0;
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    if (is_packed_weight(run, tensor.name)) continue;
-    const bool copied = is_copied_first(run, tensor);
-    std::int64_t rows = 0;  // copied so far
-    const Checkpoint::EachBand copy = [&](std::int64_t first, const TensorView& band) {
-      if (first < rows) return;
-      copy_band(run, tensor, band);
-      rows = first + band.rows();
-      if ((unsynced += band.bytes()) < kSyncedBytes) return;
-      run.writing.sync();
-      unsynced = 0;
-    };
-    try {
-      if (is_float(tensor.view.dtype) || tensor.is_scaled())
-        run.source.finite(tensor.name, copied ? copy : Checkpoint::EachBand());
-    } catch (const Error& error) {
-      if (!run.options.allow_nonfinite || error.kind() != ErrorKind::kBadInput) throw;
-      run.report.warnings.push_back(tensor.name + " " + error.detail().message + " and stays as it is");
-    }
-    if (!copied) continue;
-    if (rows < tensor.view.rows()) checkpoint.each_band(tensor, copy);
-    run.written_dense.insert(tensor.name);
-  }
-  copy_stacks(run);
-  run.writing.sync();
-  run.clock.charge("dense tensors");
-}
-
-// A span of --trace-file: block `block` from `started_ns` on, with what it found.
-void trace_block(const QuantizeRun& run, std::size_t block, const ReportMark& before,
-                 std::int64_t started_ns) {
-  if (!TraceFile::get().is_open()) return;
-  double loss = 0, rounding_loss = 0;
-  for (std::size_t i = before.modules; i < run.report.modules.size(); ++i) {
-    loss += run.report.modules[i].loss;
-    rounding_loss += run.report.modules[i].rtn_loss;
-  }
-  Json found =
-      Json::object({{"llmq.block", static_cast<std::int64_t>(block)},
-                    {"llmq.blocks", static_cast<std::int64_t>(run.spec.blocks.size())},
-                    {"llmq.modules", static_cast<std::int64_t>(run.report.modules.size() - before.modules)}});
-  if (run.plan.needs_calibration) {
-    found["llmq.loss"] = loss;
-    found["llmq.rounding_loss"] = rounding_loss;
-  }
-  TraceFile::get().write({run.spec.blocks[block].prefix, Span::Kind::kInternal, TraceFile::get().command(),
-                          started_ns, unix_time_ns(), std::move(found)});
-}
-
-// The end of a block: what its folds changed goes to the writer, and what it found with it.
-void finish_block(QuantizeRun& run, const ReportMark& before) {
-  std::set<std::string> changed;
-  for (const auto& [name, values] : run.changed_dense) {
-    const StoredTensor& tensor = run.source.checkpoint().at(name);
-    const DType dtype = written_dtype(tensor);
-    run.writing.add_dense(name, dtype, tensor.view.shape, stored_floats(values, dtype));
-    changed.insert(name);
-  }
-  run.writing.commit(block_record_json(run.report, before, changed));
-  run.written_dense.merge(changed);
-  run.changed_dense.clear();
-  run.memory.mark();
-  run.clock.charge("writing");
-}
-
-// Everything that was not packed, that no fold changed and that was not copied at the start.
-void write_dense(QuantizeRun& run) {
-  for (const StoredTensor& tensor : run.source.checkpoint().tensors()) {
-    if (is_packed_weight(run, tensor.name) || tensor.stack >= 0 || run.written_dense.count(tensor.name) != 0)
-      continue;
-    const DType dtype = written_dtype(tensor);
-    const bool as_stored = dtype == tensor.view.dtype && tensor.in_order();
-    const Lease lease = as_stored ? run.source.checkpoint().hold(tensor) : Lease();
-    const std::vector<std::byte> converted =
-        as_stored ? std::vector<std::byte>()
-                  : stored_floats(run.source.checkpoint().read_float32(tensor), dtype);
-    const std::span<const std::byte> stored = {tensor.view.as<const std::byte>(),
-                                               static_cast<std::size_t>(tensor.view.bytes())};
-    run.writing.add_dense_now(tensor.name, dtype, tensor.view.shape,
-                              as_stored ? stored : std::span(converted));
-  }
-  run.clock.charge("writing");
-}
 
 double work_of(const PlannedModule& module) {
   return static_cast<double>(module.out_features) * static_cast<double>(module.in_features);
 }
 
-// Progress of the whole run, told after each linear.
-void report_progress(QuantizeRun& run, Progress& progress) {
+// Progress of the whole run, of `linears`, told after each one.
+void report_progress(QuantizeRun& run, Progress& progress, std::size_t linears) {
   const std::size_t per_block = run.plan.modules.size() / std::max<std::size_t>(run.spec.blocks.size(), 1);
-  run.on_linear = [&run, &progress, per_block](const PlannedModule& module, const ModuleReport& report) {
+  run.on_linear = [&run, &progress, per_block, linears](const PlannedModule& module,
+                                                        const ModuleReport& report) {
     const std::size_t done = run.report.modules.size();
-    const std::string place =
-        fmt::format("{}/{} {}", done, run.plan.modules.size() + run.plan.tower.size(), module.module);
+    const std::string place = fmt::format("{}/{} {}", done, linears, module.module);
     const std::string figures =
         run.plan.needs_calibration ? fmt::format("loss {:.3e}, rounding {:.3e}", report.loss, report.rtn_loss)
                                    : fmt::format("error {:.4f}", report.weight_error);
@@ -189,24 +60,6 @@ void replay_blocks(QuantizeRun& run, const std::vector<std::set<std::string>>& f
     replay_block(run, written, finished[block], static_cast<int>(block), stream);
     tell_fewer_rows(run, devices, block);
     if (run.options.on_step) run.options.on_step(place, "once more");
-  }
-}
-
-// The disk reads, in the order in which they are looked at, the dense tensors that check_dense() copies,
-void read_dense_ahead(const QuantizeRun& run) {
-  const Checkpoint& checkpoint = run.source.checkpoint();
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (!is_packed_weight(run, tensor.name) && is_copied_first(run, tensor)) checkpoint.read_ahead(tensor);
-}
-
-// and the linears of a block while the one before it is worked on.
-void read_ahead(const QuantizeRun& run, std::size_t block) {
-  if (block >= run.spec.blocks.size()) return;
-  const Checkpoint& checkpoint = run.source.checkpoint();
-  for (const LinearSpec& linear : run.spec.blocks[block].linears) {
-    if (!run.plan.needs_calibration && run.planned.count(linear.module) == 0)
-      continue;  // nobody will look at it
-    if (const StoredTensor* tensor = checkpoint.find(linear.weight.tensor)) checkpoint.read_ahead(*tensor);
   }
 }
 
@@ -254,18 +107,6 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   run.original = nullptr;  // it ends here, and the run goes on
 }
 
-void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
-  for (std::size_t block = first_block; block < run.spec.blocks.size(); ++block) {
-    const ReportMark before = mark_report(run.report);
-    const std::int64_t started_ns = unix_time_ns();
-    read_ahead(run, block + 1);
-    if (block == 0) round_tower(run);
-    quantize_block_by_rounding(run, static_cast<int>(block));
-    finish_block(run, before);
-    trace_block(run, block, before, started_ns);
-  }
-}
-
 // What the journal of an interrupted run says of each of its blocks enters the report.
 std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
   std::vector<std::set<std::string>> finished;
@@ -273,10 +114,6 @@ std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
     finished.push_back(take_record(run, findings));
     run.written_dense.insert(finished.back().begin(), finished.back().end());
   }
-  run.report.resumed_blocks = static_cast<std::int64_t>(finished.size());
-  if (!finished.empty())
-    Log::get().note(fmt::format("{} of {} blocks were finished by an interrupted run", finished.size(),
-                                run.spec.blocks.size()));
   return finished;
 }
 
@@ -291,17 +128,6 @@ std::vector<KernelChoice> asked_since(std::span<const KernelChoice> before, std:
 }
 
 }  // namespace
-
-std::uint64_t copied_band_bytes(const StoredTensor& tensor) {
-  const auto elements = static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.view.shape.elements(), 0)),
-             band = std::min(elements, static_cast<std::uint64_t>(Checkpoint::kBandElements));
-  if (elements == 0) return 0;
-  const std::uint64_t stored = tensor.view.bytes() / (elements / band);
-  const DType written = written_dtype(tensor);
-  return written == tensor.view.dtype
-             ? stored
-             : stored + band * (sizeof(float) + static_cast<std::uint64_t>(element_bytes(written)));
-}
 
 std::unique_ptr<Method> make_rounding(const Plan& plan) { return plan.traits->make(plan, plan.compute); }
 
@@ -319,21 +145,29 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   BackgroundWriter writing(writer);
   QuantizeRun run(plan, source, spec, backend, options, report, clock, make_rounding(plan), writing);
   const std::vector<std::set<std::string>> finished = take_finished(run);
+  RoundingRun rounding(run);
+  report.resumed_blocks =
+      plan.needs_calibration ? static_cast<std::int64_t>(finished.size()) : rounding.finished_blocks();
+  if (!finished.empty())
+    Log::get().note(fmt::format("{} of {} blocks were finished by an interrupted run", report.resumed_blocks,
+                                spec.blocks.size()));
   read_dense_ahead(run);
-  read_ahead(run, finished.size());
+  read_ahead(run, plan.needs_calibration ? finished.size() : rounding.first_block());
   check_dense(run);
   run.memory.mark();
   double total = 0;
-  const std::vector<PlannedModule> packed = plan.packed();
-  for (std::size_t i = report.modules.size(); i < packed.size(); ++i) total += work_of(packed[i]);
+  std::size_t linears = report.modules.size();
+  for (const PlannedModule& module : plan.packed())
+    if (writer.lacks_module(module.module)) total += work_of(module), ++linears;
   Progress progress("quantize", total);
-  report_progress(run, progress);
+  report_progress(run, progress, linears);
   if (plan.needs_calibration)
     run_calibrated(run, calibration, finished);
   else
-    run_by_rounding(run, finished.size());
+    rounding.run();
   write_dense(run);
   writing.finish();
+  if (!plan.needs_calibration) rounding.finish();
   clock.charge("writing");
   run.memory.mark();
   report.memory_samples = run.memory.to_json();

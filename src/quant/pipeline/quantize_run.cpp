@@ -67,4 +67,15 @@ ZeroedNumbers<float> load_planned_weight(QuantizeRun& run, const LinearSpec& lin
   return weight;
 }
 
+void read_ahead(const QuantizeRun& run, std::size_t block) {
+  if (block >= run.spec.blocks.size()) return;
+  const Checkpoint& checkpoint = run.source.checkpoint();
+  for (const LinearSpec& linear : run.spec.blocks[block].linears) {
+    if (!run.plan.needs_calibration &&
+        (run.planned.count(linear.module) == 0 || !run.writing.writer().lacks_module(linear.module)))
+      continue;  // nobody will look at it
+    if (const StoredTensor* tensor = checkpoint.find(linear.weight.tensor)) checkpoint.read_ahead(*tensor);
+  }
+}
+
 }  // namespace llmq

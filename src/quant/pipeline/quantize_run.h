@@ -67,6 +67,10 @@ struct QuantizeRun {
   std::vector<Backend*> devices() const;  // the backend first
 };
 
+// The disk reads the linears of a block that this run, or this rank, will look at, while the one before it is
+// worked on.
+void read_ahead(const QuantizeRun& run, std::size_t block);
+
 // FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by
 // 0, infinity by the largest finite magnitude) and says so in the report.
 ZeroedNumbers<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);

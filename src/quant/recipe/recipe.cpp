@@ -136,7 +136,7 @@ EvaluateRequest& evaluation(Recipe& r) {
   return *r.evaluate;
 }
 
-constexpr std::int64_t kMany = 1'000'000'000;
+constexpr std::int64_t kMany = 1'000'000'000, kMostShardBytes = 1'000'000'000'000;
 constexpr double kHuge = 1e9;
 
 struct Key {
@@ -152,6 +152,7 @@ const auto kKeys = std::to_array<Key>({
     {"output.dir", [](Recipe& r, const Yaml& v) { r.output = v.as_string(); }},
     {"output.versioned", [](Recipe& r, const Yaml& v) { r.versioned = v.as_bool(); }},
     {"output.keep", [](Recipe& r, const Yaml& v) { r.keep = read_integer(v, 1, kMany); }},
+    {"shard_bytes", [](Recipe& r, const Yaml& v) { r.shard_bytes = read_integer(v, 1, kMostShardBytes); }},
     {"method", apply_methods},
     {"scheme", apply_scheme},
     {"format",

@@ -67,8 +67,9 @@ struct CardRequest {
 struct Recipe : MethodOptions {
   std::string source;  // file, or "command line"
   std::string model, output;
-  bool versioned = false;  // output: {dir, versioned, keep}
-  std::int64_t keep = 0;   // versions kept; 0: all
+  bool versioned = false;                   // output: {dir, versioned, keep}
+  std::int64_t keep = 0;                    // versions kept; 0: all
+  std::optional<std::int64_t> shard_bytes;  // of tensors in a shard at most; none: 5 GB
   // In the order in which they are applied: words of quant/methods/registry.h.
   std::vector<std::string> methods;
   std::optional<SchemeRequest> scheme;

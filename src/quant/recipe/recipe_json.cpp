@@ -159,6 +159,7 @@ Json Recipe::to_json() const {
       {"source", Json(source)},
       {"model", Json(model)},
       {"output", Json(output)},
+      {"shard_bytes", shard_bytes ? Json(*shard_bytes) : Json()},
       {"method", text_list(methods)},
       {"scheme", scheme_is_gguf ? Json(gguf.type)
                  : scheme       ? scheme_json(*scheme)

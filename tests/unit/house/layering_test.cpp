@@ -36,10 +36,12 @@ const std::map<std::string, Names>& allowed() {
       {"model", {"base", "tensor", "device", "io", "kernels/common"}},
       {"calibration", {"base", "tensor", "device", "io", "tokenizer", "model"}},
       // Its pages are templates.
-      {"export", {"base", "jinja", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
+      {"export",
+       {"base", "ranks", "jinja", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
       // Plans ask the table of formats, a pipeline hands finished matrices to a writer.
       {"quant",
-       {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "kernels/common"}},
+       {"base", "ranks", "tensor", "device", "io", "tokenizer", "model", "calibration", "export",
+        "kernels/common"}},
       {"runtime", {"base", "tensor", "device", "io", "tokenizer", "grammar", "model", "kernels/common"}},
       {"serve", {"base", "http", "tensor", "device", "io", "tokenizer", "grammar", "model", "runtime"}},
       // It measures servers, too.

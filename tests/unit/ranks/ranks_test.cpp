@@ -102,6 +102,25 @@ TEST_P(ManyRanks, TheOwnerHasEachRanksBytesInTheirOrder) {
   });
 }
 
+TEST_P(ManyRanks, TheMostIsKnownToAllAndListsComeToTheFirst) {
+  run([&](Ranks& ranks) {
+    EXPECT_EQ(most_of(ranks, 5 - ranks.rank()), 5);
+    EXPECT_EQ(most_of(ranks, -ranks.rank()), 0);
+    EXPECT_EQ(most_of(ranks, ranks.rank()), ranks.size() - 1);
+    Json mine = Json::array();
+    for (int i = 0; i < ranks.rank(); ++i) mine.push_back(Json::array({ranks.rank(), i}));
+    const std::vector<Json> all = gathered_items(ranks, mine);
+    if (ranks.rank() != 0) {
+      EXPECT_TRUE(all.empty());
+      return;
+    }
+    std::vector<Json> wanted;
+    for (int rank = 0; rank < ranks.size(); ++rank)
+      for (int i = 0; i < rank; ++i) wanted.push_back(Json::array({rank, i}));
+    EXPECT_EQ(all, wanted);
+  });
+}
+
 TEST_P(ManyRanks, NobodyLeavesABarrierBeforeAllAreThere) {
   std::atomic<int> here = 0;
   run([&](Ranks& ranks) {
