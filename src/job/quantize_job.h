@@ -37,8 +37,8 @@ struct JobEnd {
   Json document;                             // of schema llmq.quantize/1, of either
 };
 
-// Where several ranks share it (JobSettings::shared_by) it is a job of rounding into a directory, any other is
-// refused; run() is of all ranks, and what it returns, and all that has a name, is rank 0's.
+// Where several ranks share it (JobSettings::shared_by) it is a job of rounding into a directory, any other
+// is refused; run() is of all ranks, and what it returns, and all that has a name, is rank 0's.
 class QuantizeJob {
  public:
   // Opens the model and makes the plan: all errors of intent.

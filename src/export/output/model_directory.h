@@ -10,9 +10,9 @@
 //
 // Several ranks write one directory: shard i is that of rank i mod N, and nobody else writes to it. Rank 0
 // lays out all files before, holds lock and journal, and writes all else; the others find its files by the
-// same names, or are refused. So shards carry the bytes of one process, and a record may be of any rank's part
-// of a block: whoever goes on with it, of however many, asks lacks() of each tensor. A rank reads and hashes
-// its own shards alone. Traffic: the records, which go to rank 0, and those of before, from there.
+// same names, or are refused. So shards carry the bytes of one process, and a record may be of any rank's
+// part of a block: whoever goes on with it, of however many, asks lacks() of each tensor. A rank reads and
+// hashes its own shards alone. Traffic: the records, which go to rank 0, and those of before, from there.
 #pragma once
 #include <cstdint>
 #include <functional>
