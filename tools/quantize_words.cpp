@@ -1,6 +1,8 @@
 #include "tools/quantize_words.h"
 
+#include "base/log.h"
 #include "export/formats/output_format.h"
+#include "quant/plan/plan_json.h"
 #include "tools/print.h"
 
 namespace llmq::tools {
@@ -153,6 +155,28 @@ void print_outcome(const JobOutcome& o) {
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.warnings) print_line("warning: " + warning);
   print_evaluation(o);
+}
+
+int show_plan(QuantizeJob& job, bool json) {
+  const JobPreview preview = job.preview();
+  if (!json) {
+    print_plan(job.form(), preview);
+    return 0;
+  }
+  Json plan = std::visit([&](const auto* of) { return plan_json(*of, preview.costs); }, job.form().plan());
+  plan["time"] = preview.time.to_json();
+  print_json(plan);
+  return 0;
+}
+
+int report_interrupted(const std::string& output, const Interrupted& signal, const Session& session) {
+  if (session.globals.json)
+    print_json(Json::object({{"schema", "llmq.quantize/1"},
+                             {"status", "interrupted"},
+                             {"output", output},
+                             {"resume", session.command_line}}));
+  Log::get().note("interrupted; to go on: " + session.command_line);
+  return 128 + signal.signal;
 }
 
 }  // namespace llmq::tools

@@ -1,10 +1,8 @@
 // llmq quantize: a recipe, and flags that override it, as one job (job/quantize_job.h).
 #include "base/error.h"
-#include "base/log.h"
 #include "export/formats/output_format.h"
 #include "job/documents/run_metrics.h"
 #include "job/quantize_job.h"
-#include "quant/plan/plan_json.h"
 #include "tools/command.h"
 #include "tools/flags/devices_option.h"
 #include "tools/flags/gate_files.h"
@@ -68,18 +66,6 @@ JobSettings settings_of(const QuantizeOptions& options, const Recipe& recipe, co
   return settings;
 }
 
-int show_plan(QuantizeJob& job, bool json) {
-  const JobPreview preview = job.preview();
-  if (!json) {
-    print_plan(job.form(), preview);
-    return 0;
-  }
-  Json plan = std::visit([&](const auto* of) { return plan_json(*of, preview.costs); }, job.form().plan());
-  plan["time"] = preview.time.to_json();
-  print_json(plan);
-  return 0;
-}
-
 int show_end(const JobEnd& end, const QuantizeOptions& options, const Session& session) {
   const int code = job_exit_code(end.document, options.strict);
   write_metrics(system_io(), options.metrics_out, end.document, code, this_program(session));
@@ -94,17 +80,6 @@ int show_end(const JobEnd& end, const QuantizeOptions& options, const Session& s
   else
     print_outcome(end.outcome);
   return code;
-}
-
-// Exit code of an interrupted run, with the command that goes on.
-int report_interrupted(const std::string& output, const Interrupted& signal, const Session& session) {
-  if (session.globals.json)
-    print_json(Json::object({{"schema", "llmq.quantize/1"},
-                             {"status", "interrupted"},
-                             {"output", output},
-                             {"resume", session.command_line}}));
-  Log::get().note("interrupted; to go on: " + session.command_line);
-  return 128 + signal.signal;
 }
 
 void check(const QuantizeOptions& options, const Recipe& recipe) {
