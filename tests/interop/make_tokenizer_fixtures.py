@@ -17,6 +17,11 @@ KIMI = "|".join([r"[\p{Han}]+",
                  r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
                  r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+# gpt-oss's (o200k): as Kimi-K2's, with Han among the letters that have no case, and a slash may end signs.
+ANY_CASE, ENDINGS = r"\p{Lm}\p{Lo}\p{M}", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = "|".join([rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{ANY_CASE}]*[\p{{Ll}}{ANY_CASE}]+{ENDINGS}",
+                  rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{ANY_CASE}]+[\p{{Ll}}{ANY_CASE}]*{ENDINGS}",
+                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 CORPUS = ["The quick brown fox jumps over the lazy dog.", "It's 1234 o'clock; they'll say they've seen 42 dogs!", "  def main():\n\treturn x == 10\n\n",
           "Führer, naïve café, Ελλάδα, Привет мир, 你好世界, こんにちは, नमस्ते", "I'M HERE AND YOU'RE NOT. We'd go... --- ###"] * 20
 byte = lambda **k: pre_tokenizers.ByteLevel(add_prefix_space=False, **k)
@@ -100,6 +105,7 @@ made["custom"] = custom
 made["glm4"] = byte_level(split(LLAMA3), post=processors.ByteLevel(trim_offsets=False))
 made["kimi"] = tiktoken(KIMI, sys.argv[2])
 made["deepseek3"] = byte_level(split(*DEEPSEEK3), normalizers.Sequence([]))
+made["o200k"] = byte_level(split(O200K), post=processors.ByteLevel(trim_offsets=False))
 made["tinystories"] = Tokenizer.from_file(sys.argv[1])
 
 rng = random.Random(1)

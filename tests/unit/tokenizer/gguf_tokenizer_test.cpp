@@ -77,6 +77,7 @@ INSTANTIATE_TEST_SUITE_P(All, GgufTokenizerFamilies,
                                            std::pair{"glm4", "chatglm-bpe"}, std::pair{"glm4", "dbrx"},
                                            std::pair{"smollm", "starcoder"}, std::pair{"smollm", "refact"},
                                            std::pair{"deepseek3", "deepseek-v3"},
+                                           std::pair{"o200k", "gpt-4o"}, std::pair{"o200k", "llama4"},
                                            std::pair<const char*, const char*>{"llama2", nullptr}));
 
 // Command R's is SmolLM's of text in NFC.

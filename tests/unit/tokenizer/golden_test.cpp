@@ -58,7 +58,7 @@ TEST_P(Golden, DecodesAsHuggingFaceDoes) {
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          ::testing::Values("gpt2", "smollm", "llama3", "qwen2", "llama2", "gemma",
                                            "metaspace", "ignore_merges", "custom", "deepseek3", "glm4",
-                                           "kimi", "tinystories"),
+                                           "kimi", "o200k", "tinystories"),
                          [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
