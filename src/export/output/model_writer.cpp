@@ -141,7 +141,8 @@ class PackedWriter final : public DirectoryWriter {
 DirectoryWriter::Names suit_to_loaders(const LoaderWishes& wishes, const Checkpoint& checkpoint,
                                        const ModelSpec& spec, DirectoryContents& contents, Json& config) {
   contents.header_format = wishes.header;
-  if (!wishes.config_twin.empty()) config[wishes.config_twin] = config.at("quantization_config");
+  // A copy: a new member may move the others.
+  if (!wishes.config_twin.empty()) config[wishes.config_twin] = Json(config.at("quantization_config"));
   if (wishes.tied_table.empty()) return {};
   contents.parameters = static_cast<std::uint64_t>(spec.parameters());
   const std::string name(wishes.tied_table);

@@ -51,7 +51,7 @@ void add_falcon_gguf(const GgufHeader& header, Json& config) {
     unsupported_gguf(header, "falcon.attention.key_length",
                      "is another width than Falcon's heads have, that of the model over their number");
   const bool two_norms = find_gguf_tensor(header, "blk.0.attn_norm_2.weight") != nullptr;
-  config["ffn_hidden_size"] = config.at("intermediate_size");
+  config["ffn_hidden_size"] = Json(config.at("intermediate_size"));  // a copy: the object grows
   config["layer_norm_epsilon"] = header.number(kFalconGguf.key(GgufKey::kLayerNormEpsilon));
   config["num_kv_heads"] = kv_heads;
   config["new_decoder_architecture"] = two_norms || kv_heads > 1;

@@ -35,7 +35,7 @@ constexpr GgufChunks kLlama4Chunks{
 
 void add_llama4_gguf(const GgufHeader& header, Json& config) {
   add_gguf_experts(header, "num_local_experts", config);
-  config["intermediate_size_mlp"] = config.at("intermediate_size");
+  config["intermediate_size_mlp"] = Json(config.at("intermediate_size"));  // a copy: the object grows
   config["intermediate_size"] = gguf_size(header, kLlama4Gguf.key(GgufKey::kExpertWidth));
   config["interleave_moe_layer_step"] = gguf_size(header, kLlama4Gguf.key(GgufKey::kMixtureInterval));
   config["use_qk_norm"] = config.at("num_local_experts").as_integer() != kLlama4Chunks.lengths_but_of;
