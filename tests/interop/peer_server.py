@@ -97,6 +97,8 @@ def answer(server, parent):
                         os._exit(1)
                 for file in files:
                     os.close(file)
+                with contextlib.suppress(OSError):
+                    connection.sendall(b" ")
                 ended = os.pidfd_open(child)
                 watched.register(connection, selectors.EVENT_READ, (child, connection, ended))
                 watched.register(ended, selectors.EVENT_READ, (child, connection, ended))
@@ -119,14 +121,21 @@ def answer(server, parent):
 def run(path, arguments):
     asked = socket.socket(socket.AF_UNIX)
     said = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode() + b"\n"
+    heard = b""  # a space when the script begins, and its exit code
     try:
         asked.connect(path)
         sent = socket.send_fds(asked, [said], [0, 1, 2])
         asked.sendall(said[sent:])
-        code = json.loads(asked.recv(64))
-    except (OSError, ValueError):  # not there, or gone
+        while not heard.strip() and (more := asked.recv(64)):
+            heard += more
+    except OSError:
+        pass
+    if not heard:  # no server, or one that is gone without having begun
         print("    by itself: no process of the peers is there", flush=True)
         os.execv(sys.executable, [sys.executable, *arguments])
+    if not heard.strip():
+        sys.exit("FAILED: the process of the peers ended before its check did")
+    code = json.loads(heard)
     if code < 0:
         sys.exit(f"FAILED: the check ended by signal {-code}")
     sys.exit(code)

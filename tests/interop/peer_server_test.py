@@ -1,5 +1,5 @@
 """A script that runs in a fork of peer_server.py is seen as if it ran by itself: words, environment, folder, output, exit code; it does not outlive its caller."""
-import os, signal, subprocess, sys, tempfile, time
+import os, signal, socket, subprocess, sys, tempfile, time
 
 SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_server.py")
 SCRIPT = """
@@ -48,6 +48,13 @@ with tempfile.TemporaryDirectory() as folder:
     with open(os.path.join(folder, "script.py"), "w", encoding="utf-8") as file:
         file.write(SCRIPT)
     parent = subprocess.Popen(["sleep", "300"])
+    with socket.socket(socket.AF_UNIX) as gone:  # a server that ends before it answers
+        gone.bind(path + "-gone")
+        gone.listen(1)
+        orphan = run(path + "-gone", "3")
+        gone.accept()[0].close()
+        out, _ = orphan.communicate(timeout=60)
+        assert orphan.returncode == 3 and out.startswith("    by itself"), out
     server = subprocess.Popen([sys.executable, SERVER, "serve", path, str(parent.pid), "nothing"], env={**os.environ, "WORD": "of the server"})
     try:
         until(lambda: os.path.exists(path), "the server listens")
