@@ -28,6 +28,12 @@ CLANG = shutil.which("clang++")
 LINKER = ["-Wl,--allow-multiple-definition"] + (["-fuse-ld=lld", "-Wl,--threads=1"] if shutil.which("ld.lld") else [])
 
 
+def alone(command):
+    """It without the headers that another compiler read ahead"""
+    at = command.index("-include") if "-include" in command else len(command)
+    return command[:at] + command[at + 2 :]
+
+
 class Once:
     """function(*arguments), run once for all threads that ask for it"""
     def __init__(self, function):
@@ -100,11 +106,8 @@ class Build:
         command[command.index("-c") + 1] = str(text)
         command[1:1] = [f"-I{overlay}/src", f"-I{overlay}"]
         if soon and CLANG:
-            if "-include" in command:  # what another compiler made ahead
-                at = command.index("-include")
-                del command[at : at + 2]
             ahead = ["-include-pch", str(self.ahead())] if not any(word.startswith("-m") for word in command) else []
-            return self.run([CLANG, *command[1:], *ahead, *SOONER], log).returncode == 0
+            return self.run([CLANG, *alone(command)[1:], *ahead, *SOONER], log).returncode == 0
         return self.run(command + SHORTER, log).returncode == 0
 
     def make_ahead(self):
@@ -115,7 +118,7 @@ class Build:
         command = next(words for source in self.compilations if source.startswith("src/") for words in [self.command(source)])
         command[command.index("-o") + 1] = str(output)
         del command[command.index("-c") :]
-        if self.run([CLANG, *command[1:], *SOONER, "-x", "c++-header", str(text)], log).returncode != 0:
+        if self.run([CLANG, *alone(command)[1:], *SOONER, "-x", "c++-header", str(text)], log).returncode != 0:
             sys.exit("".join(log))
         return output
 
