@@ -287,7 +287,7 @@ FAULTS = [
     Fault("mlx-numbers-rounded-once", "src/tensor/quantized_matrix.cpp", "round(round(static_cast<float>(codes[k]) * scale) + addend)",
           "round(static_cast<float>(codes[k]) * scale + addend)", [("llmq_unit_model", "Mlx.NumbersAre*")]),
     Fault("mlx-rows-from-the-first", "src/io/codes/mlx.cpp", "const std::uint64_t first = begin / width, last", "const std::uint64_t first = 0 * begin / width, last",
-          [("llmq_unit_model", "Mlx.NumbersAre*")]),
+          [("llmq_unit_export", "Mlx.AModelOfIt*")]),
     Fault("mlx-forms-of-none", "src/io/codes/mlx.cpp", "return found == own_.end() ? usual_ : found->second;", "return found == own_.end() ? usual_ : usual_;",
           [("llmq_unit_model", "Mlx.*")]),
     Fault("mlx-config-keeps-its-codes", "src/io/codes/mlx.cpp", "for (const char* key : {\"quantization\", \"quantization_config\"}) state_->config.erase(key);",

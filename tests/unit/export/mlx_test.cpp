@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 
 #include "export/convert.h"
@@ -83,6 +84,18 @@ TEST(Mlx, AModelOfItIsReadAsTheNumbersThatItStandsFor) {
     }
     EXPECT_LT(error / square, 1e-4) << name;
   }
+  // A single row of many blocks, as a token's embedding is read, is that of the whole table.
+  const StoredTensor& table = made.at("model.embed_tokens.weight");
+  const auto width = static_cast<std::size_t>(table.view.bytes() / table.view.rows());
+  const std::int64_t row = table.view.rows() - 1;
+  const std::byte* const at = table.view.as<std::byte>() + static_cast<std::size_t>(row) * width;
+  std::vector<std::byte> whole(width);
+  {
+    const Lease lease = made.hold(table);
+    std::memcpy(whole.data(), at, width);
+  }
+  const Lease lease = made.hold_rows(table, row, 1);
+  EXPECT_EQ(std::memcmp(whole.data(), at, width), 0);
   const Inspection seen = inspect(system_io(), (disk / "mlx").string(), false);
   EXPECT_EQ(seen.format, "mlx");
   EXPECT_EQ(seen.scheme, "w8a16_g32_asym");
