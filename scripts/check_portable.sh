@@ -20,7 +20,7 @@ cores=$(nproc)
 scripts/unpack_arm64.sh "$build"
 cmake -S . -B "$build/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DLLMQ_ARM64_ROOT="$root" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_UNITY_BUILD_BATCH_SIZE=24 -DLLMQ_BUILT_SOON="export;grammar;http;io;jinja;job;kernels_cuda;model;ranks;serve;tokenizer" >/dev/null
-cmake --build "$build/build" -j"$cores" --target llmq llmq_portable_tests | tail -n 1
+cmake --build "$build/build" -j"$cores" --target llmq llmq_portable_tests >"$build/build.log" || { tail -n 30 "$build/build.log" >&2; exit 1; }
 echo "Built after $SECONDS s."
 
 work=$(mktemp -d)

@@ -11,7 +11,7 @@
 namespace llmq {
 namespace {
 
-std::unique_ptr<Method> nearest(const MethodOptions& options, Compute compute) {
+std::unique_ptr<Method> to_nearest(const MethodOptions& options, Compute compute) {
   return make_rtn(compute, options.floats);
 }
 std::unique_ptr<Method> clipped(const MethodOptions& options, Compute compute) {
@@ -27,7 +27,7 @@ bool asks_for_salient(const MethodOptions& options) { return options.awq.salient
 
 const std::vector<MethodRow>& rows() {
   static const std::vector<MethodRow> kRows = {
-      {.words = {"rtn"}, .name = "rtn", .make = nearest, .calibrates = false},
+      {.words = {"rtn"}, .name = "rtn", .make = to_nearest, .calibrates = false},
       {.words = {"awq"},
        .name = "awq",
        .make = clipped,
@@ -45,7 +45,7 @@ const std::vector<MethodRow>& rows() {
        .is_asked = asks_for_salient},
       {.words = {"awq", "rtn"},
        .name = "awq+rtn",
-       .make = nearest,
+       .make = to_nearest,
        .folds = true,
        .searches_by_gram = true,
        .integer_codes_only = true,
@@ -68,10 +68,14 @@ const std::vector<MethodRow>& rows() {
        .floats_in_groups = true,
        .descent_sweeps = 2,
        .upstream_share = 0.5},
-      {.words = {"smoothquant"}, .name = "smoothquant", .make = nearest, .folds = true, .samples_rows = true},
+      {.words = {"smoothquant"},
+       .name = "smoothquant",
+       .make = to_nearest,
+       .folds = true,
+       .samples_rows = true},
       {.words = {"smoothquant", "rtn"},
        .name = "smoothquant+rtn",
-       .make = nearest,
+       .make = to_nearest,
        .folds = true,
        .samples_rows = true},
       {.words = {"smoothquant", "gptq"},
