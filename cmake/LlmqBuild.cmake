@@ -63,6 +63,13 @@ function(llmq_built_soon target)
   endif()
 endfunction()
 
+# Reads the headers that `owner` has read ahead.
+function(llmq_reuses_headers target owner)
+  target_precompile_headers(${target} REUSE_FROM ${owner})
+  # g++ 12 sees accesses behind temporary strings where there are none, the more of them the more it compiles as one or has read ahead.
+  target_compile_options(${target} PRIVATE "$<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overread;-Wno-stringop-overflow>")
+endfunction()
+
 # What nearly every source of src/ includes, read once: half of what a batch costs beyond its own code. Not <filesystem>, which would bring std::quoted
 # beside our own. Not where each source is compiled alone (preset "separate"), so that one that lacks an include is found.
 set(LLMQ_HEADERS <algorithm> <array> <cmath> <cstring> <functional> <map> <memory> <optional> <set> <span> <string> <string_view> <utility> <vector>
@@ -77,9 +84,7 @@ function(llmq_reads_headers target name)
       target_precompile_headers(${name} PRIVATE ${LLMQ_HEADERS})
       llmq_warnings(${name})
     endif()
-    target_precompile_headers(${target} REUSE_FROM ${name})
-    # g++ 12 sees accesses behind temporary strings where there are none, once it has read <string> ahead.
-    target_compile_options(${target} PRIVATE "$<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overread;-Wno-stringop-overflow>")
+    llmq_reuses_headers(${target} ${name})
   endif()
 endfunction()
 

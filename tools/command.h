@@ -39,7 +39,7 @@ struct Session {
   bool only_prints = false;  // set by the chosen command: each of several processes may run all of it
   Ranks* ranks = nullptr;    // who shares it; null for this process alone
 
-  Ranks& shared() const { return ranks == nullptr ? alone() : *ranks; }
+  Ranks& shared() const { return or_alone(ranks); }
   bool is_first() const { return ranks == nullptr || ranks->rank() == 0; }  // who prints and writes
 };
 

@@ -281,10 +281,7 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
 void check_conversion(const ConvertRequest& request) {
   if (ranks_of(request.target).size() > 1 && is_one_file(request.to))
     fail(ErrorKind::kUnsupported,
-         {"a GGUF is one file, and one rank writes a file: several have nothing to share",
-          {},
-          "--to gguf",
-          "start one process; directories are what several can share"});
+         {kFileOfOneRank, {}, "--to gguf", "start one process; directories are what several can share"});
   const bool of_numbers = request.to == "safetensors" || request.to == kNf4Format;
   if (of_numbers) requested_dtype(request.dtype);
   if (request.to == kMlxFormat && request.dtype) parse_scheme(*request.dtype);
@@ -302,9 +299,7 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
   ConvertReport report;
   report.source = request.source;
   report.destination = request.target.directory.string();
-  report.from = checkpoint.is_gguf()           ? kGgufFormat
-                : is_made_of_codes(checkpoint) ? kMlxFormat
-                                               : packed.format;
+  report.from = stored_format(checkpoint, packed.format);
   report.to = request.to;
   report.tensors = checkpoint.tensors().size();
   report.bytes_in = checkpoint.tensor_bytes();

@@ -9,6 +9,7 @@
 #include "export/formats/mlx.h"
 #include "export/formats/nf4.h"
 #include "export/output/packed_writer.h"
+#include "io/codes/mlx.h"
 #include "model/linear_source.h"
 #include "model/tensor_reading.h"
 

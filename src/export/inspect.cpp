@@ -73,6 +73,10 @@ std::vector<std::string> read_structure(const Checkpoint& checkpoint, std::span<
   return names;
 }
 
+std::uint64_t listed_bytes(const StoredTensor& tensor) {
+  return tensor.made_of ? tensor.made_of->bytes : tensor.view.bytes();
+}
+
 // As a scheme says it; of numbers that are no codes, their type.
 std::string form_of(const StoredTensor& tensor) {
   if (tensor.made_of) return fmt::format("w{}a16_g{}_asym", tensor.made_of->bits, tensor.made_of->group);
@@ -86,7 +90,7 @@ void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> li
   for (const std::string& linear : linears) {
     const StoredTensor* tensor = checkpoint.find(linear + ".weight");
     if (tensor == nullptr) continue;
-    bits += 8.0 * static_cast<double>(tensor->made_of ? tensor->made_of->bytes : tensor->view.bytes());
+    bits += 8.0 * static_cast<double>(listed_bytes(*tensor));
     weights += static_cast<double>(tensor->view.shape.elements());
     const std::string name = form_of(*tensor);
     dtype = dtype.empty() || dtype == name ? name : "mixed";
@@ -102,9 +106,7 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
   const PackedModules packed = read_packed_modules(checkpoint);
   Inspection result;
   result.path = checkpoint.path().string();
-  result.format = checkpoint.is_gguf()           ? kGgufFormat
-                  : is_made_of_codes(checkpoint) ? kMlxFormat
-                                                 : packed.format;
+  result.format = stored_format(checkpoint, packed.format);
   result.bytes = checkpoint.tensor_bytes();
   const Path report = checkpoint.path() / kReportFile;
   if (!checkpoint.is_gguf() && io.exists(report))
@@ -118,7 +120,7 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
   const std::vector<std::string> dense_linears = read_structure(checkpoint, packed.modules, result);
   for (const StoredTensor& tensor : checkpoint.tensors())
     result.tensors.push_back({tensor.name, std::string(dtype_row(tensor.view.dtype).name), tensor.view.shape,
-                              tensor.made_of ? tensor.made_of->bytes : tensor.view.bytes()});
+                              listed_bytes(tensor)});
   if (packed.modules.empty()) {
     measure_dense(checkpoint, dense_linears, result);
   } else {

@@ -28,7 +28,7 @@ struct JobSettings {
   std::function<void()> on_step = [] {};  // between two steps; may throw to stop
   Ranks* shared_by = nullptr;             // who share a job of rounding; null: this process alone
 
-  Ranks& ranks() const { return shared_by == nullptr ? alone() : *shared_by; }
+  Ranks& ranks() const { return or_alone(shared_by); }
   Backend& backend() const { return *devices.front(); }
 };
 

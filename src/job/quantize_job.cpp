@@ -44,7 +44,7 @@ void QuantizeJob::check_shared() const {
   const bool file = is_one_file(plan.format);
   if (!file && !plan.calibrates) return;
   fail(ErrorKind::kUnsupported,
-       {file ? "a GGUF is one file, and one rank writes a file: several have nothing to share"
+       {file ? kFileOfOneRank
              : plan.method +
                    " calibrates here, and ranks do not share calibration yet: each would do all of it",
         request_.recipe.source, file ? "format" : "method",

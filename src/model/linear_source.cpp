@@ -107,9 +107,7 @@ void LinearSource::check_dense(const LinearSpec& linear) const {
 std::vector<std::string> LinearSource::tensors_of(const LinearSpec& linear) const {
   std::vector<std::string> names;
   if (checkpoint().find(linear.weight.tensor) != nullptr) names.push_back(linear.weight.tensor);
-  for (const char* suffix :
-       {".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".qweight",
-        ".scales", ".qzeros", ".g_idx", ".input_scale", ".weight_global_scale", ".weight_scale_2"})
+  for (const char* suffix : kPackedSuffixes)
     if (checkpoint().find(linear.module + suffix) != nullptr) names.push_back(linear.module + suffix);
   return names;
 }

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "io/codes/mlx.h"
 #include "model/decoder_config.h"
 #include "model/families/nearest_family.h"
 #include "model/families/wrapper.h"
@@ -40,9 +41,8 @@ const Family& find_family(const Checkpoint& checkpoint, ConfigFields& config) {
 
 // Numbers made of MLX's codes are those of a model whose tensors mlx-lm leaves as they are.
 void check_mlx(const Checkpoint& checkpoint, const ModelSpec& spec, ConfigFields& config) {
-  if (mlx_refusal(spec).empty()) return;
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (tensor.made_of) config.unsupported("model_type", "is of MLX, and " + mlx_refusal(spec));
+  const std::string why = mlx_refusal(spec);
+  if (!why.empty() && is_made_of_codes(checkpoint)) config.unsupported("model_type", "is of MLX, and " + why);
 }
 
 }  // namespace

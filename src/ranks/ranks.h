@@ -48,8 +48,9 @@ class OneRank final : public Ranks {
   void barrier() override {}
 };
 
-// This process alone, for who is given nobody to share with.
+// This process alone, and it for who is given nobody to share with.
 Ranks& alone();
+inline Ranks& or_alone(Ranks* given) { return given == nullptr ? alone() : *given; }
 
 // The text of rank `from`, on every rank, whatever `text` is on the others.
 std::string broadcast_text(Ranks& ranks, int from, std::string_view text);

@@ -1127,7 +1127,7 @@ FAULTS = [
           [("llmq_unit_model", "MixtureSpecs.OtherConfigs*")]),
     Fault("nan-of-the-first-expert", "src/export/gguf/gguf_file.cpp", "std::max<std::int64_t>(columns, 1), first / of_matrix,", "std::max<std::int64_t>(columns, 1), first % of_matrix,",
           [("llmq_unit_export", "GgufFile.NotANumber*")]),
-    Fault("farthest-architecture", "src/model/gguf/gguf_family.cpp", "if (distance < least) least", "if (distance > least) least", [("llmq_unit_model", "GgufModel.RefusesWhatAConfig*")]),
+    Fault("farthest-architecture", "src/model/families/nearest_family.cpp", "if (distance < least) least", "if (distance > least) least", [("llmq_unit_model", "GgufModel.RefusesWhatAConfig*")]),
     # Calibration of experts.
     Fault("expert-sees-its-neighbours-rows", "src/quant/pipeline/experts/expert_statistics.cpp", "routed.first[*experts[i].routed],", "routed.first[i / 2],",
           [("llmq_unit_quant", "ExpertStatistics.AreThoseOfExactlyItsRows")]),

@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "export/formats/output_format.h"
+#include "io/codes/mlx.h"
 #include "tensor/packed_layout.h"
 #include "tensor/stored_float.h"
 
@@ -88,9 +90,8 @@ std::pair<float, float> quantize_group(std::span<const float> weight, float top,
 
 }  // namespace
 
-bool is_made_of_codes(const Checkpoint& checkpoint) {
-  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                     [](const StoredTensor& tensor) { return tensor.made_of.has_value(); });
+std::string stored_format(const Checkpoint& checkpoint, const std::string& packed) {
+  return checkpoint.is_gguf() ? kGgufFormat : is_made_of_codes(checkpoint) ? kMlxFormat : packed;
 }
 
 std::vector<PlannedModule> mlx_modules(const Checkpoint& checkpoint, const ModelSpec& spec,

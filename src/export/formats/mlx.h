@@ -20,12 +20,11 @@ namespace llmq {
 
 inline constexpr const char* kMlxFormat = "mlx";
 
-// Whether numbers of the checkpoint are made of MLX's codes (io/codes/mlx.cpp).
-bool is_made_of_codes(const Checkpoint& checkpoint);
+// How a checkpoint is stored: "gguf", "mlx", or `packed`, the name of its packed modules' format.
+std::string stored_format(const Checkpoint& checkpoint, const std::string& packed);
 
 // The matrices that mlx_lm.convert rounds: linears, the embedding and the head, where the group divides the
-// rows; scales are of the type that the weight has. Error(kUnsupported) for a model that mlx-lm stores
-// otherwise, and for codes that MLX does not have.
+// rows; scales are of the type that the weight has. What MLX has no codes for is left to check_expressible().
 std::vector<PlannedModule> mlx_modules(const Checkpoint& checkpoint, const ModelSpec& spec,
                                        const std::string& scheme);
 std::vector<PackedTensor> quantize_mlx(const PlannedModule& m, std::span<const float> weight);

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "model/packed/packed_tensors.h"
 #include "tensor/stored_float.h"
 
 namespace llmq {
@@ -131,11 +132,8 @@ std::vector<std::byte> scale_bytes(std::span<const float> scales, DType dtype) {
 }
 
 std::vector<std::string> weight_tensor_names(const std::string& module) {
-  std::vector<std::string> names;
-  for (const char* suffix : {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point",
-                             ".weight_shape", ".weight_g_idx", ".weight_global_scale", ".weight_scale_2",
-                             ".input_scale", ".qweight", ".qzeros", ".scales", ".biases", ".g_idx"})
-    names.push_back(module + suffix);
+  std::vector<std::string> names = {module + kDenseSuffix, module + ".biases"};  // MLX's, and beside it
+  for (const char* suffix : kPackedSuffixes) names.push_back(module + suffix);
   return names;
 }
 

@@ -47,9 +47,7 @@ struct OutputTarget {
   Ranks* ranks = nullptr;
 };
 
-inline Ranks& ranks_of(const OutputTarget& target) {
-  return target.ranks == nullptr ? alone() : *target.ranks;
-}
+inline Ranks& ranks_of(const OutputTarget& target) { return or_alone(target.ranks); }
 
 struct PackedFormatRow;
 

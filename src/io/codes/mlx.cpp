@@ -14,6 +14,8 @@
 // (affine_dequantize), python/mlx/nn/layers/quantized.py; mlx-lm 0.32, utils.py (load_model, quantize_model).
 //
 // Cost: an unpacked code and two roundings for each number and lease, on the thread that leases.
+#include "io/codes/mlx.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -242,6 +244,11 @@ std::string complaint_of(const TensorView& codes, const TensorView& scales, cons
 }
 
 }  // namespace
+
+bool is_made_of_codes(const Checkpoint& checkpoint) {
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [](const StoredTensor& tensor) { return tensor.made_of.has_value(); });
+}
 
 void CheckpointReader::join_mlx() {
   if (!is_mlx(state_->config)) return;

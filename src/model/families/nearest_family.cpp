@@ -69,15 +69,10 @@ std::int64_t found_as(const Family& family, const Json& decoder, const Checkpoin
 }
 
 std::string by_name(std::string_view type) {
-  std::string nearest;
-  std::size_t least = (type.size() + 1) / 2;
-  const auto look = [&](const char* known) {
-    const std::size_t distance = edit_distance(type, known);
-    if (distance < least) least = distance, nearest = known;
-  };
-  for (const Family* family : families()) look(family->model_type);
-  for (const Wrapper* wrapper : wrappers()) look(wrapper->model_type);
-  return nearest;
+  std::vector<std::string_view> known;
+  for (const Family* family : families()) known.emplace_back(family->model_type);
+  for (const Wrapper* wrapper : wrappers()) known.emplace_back(wrapper->model_type);
+  return nearest_name(type, known);
 }
 
 }  // namespace
@@ -95,6 +90,16 @@ std::size_t edit_distance(std::string_view one, std::string_view other) {
     }
   }
   return row.back();
+}
+
+std::string nearest_name(std::string_view asked, std::span<const std::string_view> known) {
+  std::string_view nearest;
+  std::size_t least = (asked.size() + 1) / 2;
+  for (const std::string_view name : known) {
+    const std::size_t distance = edit_distance(asked, name);
+    if (distance < least) least = distance, nearest = name;
+  }
+  return std::string(nearest);
 }
 
 std::string nearest_families(const Checkpoint& checkpoint, std::string_view model_type) {

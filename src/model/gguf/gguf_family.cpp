@@ -162,15 +162,12 @@ std::string architectures(bool (*meant)(const GgufFamily& family)) {
   return text;
 }
 
-// "; nearest is qwen3moe by its name", of those where less than half of the letters change.
+// "; nearest is qwen3moe by its name", or nothing.
 std::string nearest_architecture(std::string_view asked) {
-  std::string_view nearest;
-  std::size_t least = (asked.size() + 1) / 2;
-  for (const Family* family : families()) {
-    if (family->gguf == nullptr) continue;
-    const std::size_t distance = edit_distance(asked, family->gguf->architecture);
-    if (distance < least) least = distance, nearest = family->gguf->architecture;
-  }
+  std::vector<std::string_view> known;
+  for (const Family* family : families())
+    if (family->gguf != nullptr) known.push_back(family->gguf->architecture);
+  const std::string nearest = nearest_name(asked, known);
   return nearest.empty() ? "" : fmt::format("; nearest is {} by its name", nearest);
 }
 

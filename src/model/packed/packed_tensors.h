@@ -14,6 +14,19 @@ namespace llmq {
 
 inline constexpr const char* kPackedSuffix = ".weight_packed";
 inline constexpr const char* kDenseSuffix = ".weight";
+// Of what stands beside the dense name, or in its place, in any of the formats.
+inline constexpr const char* kPackedSuffixes[] = {kPackedSuffix,
+                                                  ".weight_scale",
+                                                  ".weight_zero_point",
+                                                  ".weight_shape",
+                                                  ".weight_g_idx",
+                                                  ".qweight",
+                                                  ".scales",
+                                                  ".qzeros",
+                                                  ".g_idx",
+                                                  ".input_scale",
+                                                  ".weight_global_scale",
+                                                  ".weight_scale_2"};
 inline constexpr const char* kTransposedSuffix = ".qweight";  // of AWQ and GPTQ
 
 // Shapes checked.

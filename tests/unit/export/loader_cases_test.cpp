@@ -10,6 +10,7 @@
 #include "export/formats/compressed_codes.h"
 #include "export/formats/loader_constraints.h"
 #include "tensor/quant_scheme.h"
+#include "tests/unit/export/named_scheme.h"
 
 namespace llmq::testing {
 namespace {
@@ -27,23 +28,6 @@ std::set<std::string> texts_of(const Json& list) {
   std::set<std::string> texts;
   for (const Json& item : list.items()) texts.insert(item.as_string());
   return texts;
-}
-
-QuantScheme scheme_named(const std::string& text) {
-  const SchemeRequest asked = parse_scheme(text);
-  QuantScheme scheme;
-  scheme.bits = asked.bits;
-  scheme.activation_bits = asked.activation_bits;
-  scheme.weight_type = asked.weight_type;
-  scheme.granularity = asked.granularity.value_or(Granularity::kChannel);
-  scheme.group_size = asked.group_size.value_or(scheme.group_size);
-  scheme.symmetric = asked.symmetric.value_or(true);
-  if (asked.activation_bits != 16)
-    scheme.activation_scale = asked.static_activations                    ? ActivationScale::kTensor
-                              : scheme.granularity == Granularity::kBlock ? ActivationScale::kTokenGroup
-                                                                          : ActivationScale::kToken;
-  EXPECT_EQ(scheme.text(), text);
-  return scheme;
 }
 
 // [in, out] is o_proj; [in, out, out, out] are q, k and v.

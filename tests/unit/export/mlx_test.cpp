@@ -11,6 +11,7 @@
 #include "model/open_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/export/gguf_fixture.h"
+#include "tests/unit/export/stored_vectors.h"
 #include "tests/unit/io/hostile_bytes.h"
 
 namespace llmq {
@@ -44,13 +45,7 @@ TEST(Mlx, IsThePackagesByteForByte) {
     m.scheme.scale_dtype = numbers.view.dtype;
     const std::vector<PackedTensor> tensors = quantize_mlx(m, stored.read_float32(numbers));
     ASSERT_EQ(tensors.size(), 3u);
-    for (const PackedTensor& tensor : tensors) {
-      const StoredTensor& theirs = stored.at(tensor.declaration.name);
-      EXPECT_EQ(tensor.declaration.dtype, theirs.view.dtype) << theirs.name;
-      EXPECT_EQ(tensor.declaration.shape, theirs.view.shape) << theirs.name;
-      const auto* const bytes = theirs.view.as<const std::byte>();
-      EXPECT_EQ(tensor.bytes, std::vector<std::byte>(bytes, bytes + theirs.view.bytes())) << theirs.name;
-    }
+    testing::expect_stored(tensors, stored);
   }
 }
 

@@ -4,27 +4,12 @@
 #include "model/linear_source.h"
 #include "tensor/block_scales.h"
 #include "tests/unit/export/convert_fixture.h"
+#include "tests/unit/export/named_scheme.h"
 
 namespace llmq::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-QuantScheme asked_scheme(const char* text) {
-  const SchemeRequest asked = parse_scheme(text);
-  QuantScheme scheme;
-  scheme.bits = asked.bits;
-  scheme.activation_bits = asked.activation_bits;
-  scheme.weight_type = asked.weight_type;
-  scheme.granularity = asked.granularity.value_or(Granularity::kChannel);
-  scheme.group_size = asked.group_size.value_or(128);
-  scheme.symmetric = true;
-  if (asked.activation_bits == 8)
-    scheme.activation_scale = asked.static_activations                    ? ActivationScale::kTensor
-                              : scheme.granularity == Granularity::kBlock ? ActivationScale::kTokenGroup
-                                                                          : ActivationScale::kToken;
-  return scheme;
-}
 
 // Codes and scales that the scheme can have; those of two levels over a global scale.
 QuantizedMatrix stored_matrix(const PlannedModule& module, std::uint64_t seed, float global) {
@@ -51,9 +36,9 @@ class ModeloptOutputTest : public ConvertTest {
     std::filesystem::remove_all(disk_ / "packed");
     const Checkpoint checkpoint = open_checkpoint(system_io(), source_);
     const ModelSpec spec = ModelSpec::read(checkpoint);
-    std::vector<PlannedModule> modules = every_linear(spec, asked_scheme(first));
+    std::vector<PlannedModule> modules = every_linear(spec, scheme_named(first));
     for (PlannedModule& m : modules)
-      if (m.module.starts_with("model.layers.1.")) m.scheme = asked_scheme(second);
+      if (m.module.starts_with("model.layers.1.")) m.scheme = scheme_named(second);
     const auto writer =
         open_writer(system_io(), format, {disk_ / "packed", true}, checkpoint, spec, modules, {}, cache);
     add_dense_tensors(*writer, checkpoint, modules);

@@ -9,6 +9,7 @@
 #include "model/open_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/export/gguf_fixture.h"
+#include "tests/unit/export/stored_vectors.h"
 #include "tests/unit/io/hostile_bytes.h"
 
 namespace llmq {
@@ -30,13 +31,7 @@ TEST(Nf4, IsThePackagesByteForByte) {
     const std::vector<PackedTensor> tensors =
         pack_nf4(m, stored.read_float32(numbers), name == "plain" ? DType::kBF16 : DType::kF16);
     ASSERT_EQ(tensors.size(), 4u);
-    for (const PackedTensor& tensor : tensors) {
-      const StoredTensor& theirs = stored.at(tensor.declaration.name);
-      EXPECT_EQ(tensor.declaration.dtype, theirs.view.dtype) << theirs.name;
-      EXPECT_EQ(tensor.declaration.shape, theirs.view.shape) << theirs.name;
-      const auto* const bytes = theirs.view.as<const std::byte>();
-      EXPECT_EQ(tensor.bytes, std::vector<std::byte>(bytes, bytes + theirs.view.bytes())) << theirs.name;
-    }
+    testing::expect_stored(tensors, stored);
   }
 }
 

@@ -14,7 +14,6 @@ namespace llmq {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 // One lie at a time in an otherwise good packed model.
 struct PackedLie {
@@ -164,11 +163,7 @@ void expect_refusals(const Json& honest, std::span<const PackedLie> lies) {
     pack_queries(model, honest);
     ASSERT_EQ(error_of([&] { ModelSpec::read(model.open()); }), "");
     lie.tell(model);
-    const std::string found = error_of([&] { ModelSpec::read(model.open()); });
-    const std::string pattern = lie.found;
-    const auto star = pattern.find('*');
-    EXPECT_THAT(found, StartsWith(pattern.substr(0, star)));
-    EXPECT_THAT(found, HasSubstr(pattern.substr(star + 1)));
+    expect_refused(model, lie.found);
   }
 }
 

@@ -1,5 +1,7 @@
 // A scratch model whose q_proj are packed as a case of packed_*.json says.
 #pragma once
+#include <gmock/gmock.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -53,6 +55,14 @@ inline ScratchTensor group_index(std::int64_t columns, std::int32_t third) {
   std::vector<std::int32_t> index(static_cast<std::size_t>(columns));
   index[3] = third;
   return scratch_tensor<std::int32_t>("I32", {columns}, index);
+}
+
+// The model is refused in words that begin as `found` does before its star, and hold what stands behind it.
+inline void expect_refused(ScratchModel& model, const std::string& found) {
+  const std::string said = error_of([&] { ModelSpec::read(model.open()); });
+  const auto star = found.find('*');
+  EXPECT_THAT(said, ::testing::StartsWith(found.substr(0, star)));
+  EXPECT_THAT(said, ::testing::HasSubstr(found.substr(star + 1)));
 }
 
 }  // namespace llmq
