@@ -449,7 +449,7 @@ FAULTS = [
           [("llmq_counters", "DecodeStep.AllocatesNothing")], ["src/runtime/engine.cpp"]),
     # Packed linears.
     Fault("scale-of-another-group", "kernels/cpu/ops/narrow.h", "own{&layout, b + kI * chain_bytes,", "own{&layout, b,",
-          [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
+          [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_avx2_t1*")], ["kernels/cpu/avx2/kernels.cpp"]),
     Fault("factors-of-another-block", "kernels/cpu/ops/narrow.h", "factors += layout.factor_bytes_of_block(kPanel);", "factors += layout.factor_bytes_of_block(0);",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
     Fault("later-chunks-start-over", "src/device/cpu/narrow_weight.cpp", "g.accumulate = tile.group > 0;", "g.accumulate = false;",
