@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/resident_memory.h"
 #include "ranks/agreement.h"
 #include "ranks/launcher.h"
 #include "ranks/mpi_ranks.h"
@@ -113,6 +114,7 @@ void finish_or_abandon(MpiRanks& ranks, int code) {
 
 int run_shared(Session& session, const Launcher& launcher, const std::function<int()>& run,
                const std::function<int(std::exception_ptr)>& tell) {
+  const std::uint64_t resident_before = resident_bytes();
   const MpiPlugin plugin = opened_plugin(launcher);
   const std::string library = library_text(*plugin.table);
   if (cannot_be_of(launcher, library)) refuse_another_mpi(launcher, plugin, library);
@@ -132,6 +134,7 @@ int run_shared(Session& session, const Launcher& launcher, const std::function<i
   }
   session.ranks = &ranks;
   try {
+    ranks.count_joining(resident_before);
     const int code = run();
     std::fflush(nullptr);  // before others end, and with them the job
     ranks.finish();

@@ -73,10 +73,6 @@ std::vector<std::string> read_structure(const Checkpoint& checkpoint, std::span<
   return names;
 }
 
-std::uint64_t listed_bytes(const StoredTensor& tensor) {
-  return tensor.made_of ? tensor.made_of->bytes : tensor.view.bytes();
-}
-
 // As a scheme says it; of numbers that are no codes, their type.
 std::string form_of(const StoredTensor& tensor) {
   if (tensor.made_of) return fmt::format("w{}a16_g{}_asym", tensor.made_of->bits, tensor.made_of->group);
@@ -90,7 +86,7 @@ void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> li
   for (const std::string& linear : linears) {
     const StoredTensor* tensor = checkpoint.find(linear + ".weight");
     if (tensor == nullptr) continue;
-    bits += 8.0 * static_cast<double>(listed_bytes(*tensor));
+    bits += 8.0 * static_cast<double>(tensor->bytes_on_disk());
     weights += static_cast<double>(tensor->view.shape.elements());
     const std::string name = form_of(*tensor);
     dtype = dtype.empty() || dtype == name ? name : "mixed";
@@ -120,7 +116,7 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
   const std::vector<std::string> dense_linears = read_structure(checkpoint, packed.modules, result);
   for (const StoredTensor& tensor : checkpoint.tensors())
     result.tensors.push_back({tensor.name, std::string(dtype_row(tensor.view.dtype).name), tensor.view.shape,
-                              listed_bytes(tensor)});
+                              tensor.bytes_on_disk()});
   if (packed.modules.empty()) {
     measure_dense(checkpoint, dense_linears, result);
   } else {

@@ -7,6 +7,7 @@
 
 #include "base/disk/shared_library.h"
 #include "base/error.h"
+#include "base/resident_memory.h"
 
 namespace llmq {
 
@@ -48,6 +49,12 @@ std::string library_text(const LlmqMpiTable& table) {
 MpiRanks::MpiRanks(const LlmqMpiTable& table, std::function<void()> on_wait, std::size_t most)
     : table_(table), on_wait_(std::move(on_wait)), most_(most) {
   check(table_.begin(&MpiRanks::ask, this, &rank_, &size_));
+}
+
+void MpiRanks::count_joining(std::uint64_t resident_before) {
+  barrier();  // libraries take most of it when ranks first meet
+  const std::uint64_t now = resident_bytes();
+  joining_bytes_ = now > resident_before ? now - resident_before : 0;
 }
 
 // An exception must not pass through MPI: it is kept until the plug-in has returned.

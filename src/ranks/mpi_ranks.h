@@ -1,6 +1,7 @@
 // Ranks of MPI, by a plug-in that was built for the site's MPI (ranks/mpi/plugin.cpp); the program links
 // none.
 #pragma once
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <string>
@@ -44,6 +45,9 @@ class MpiRanks final : public Ranks {
   void broadcast(int from, std::span<std::byte> bytes) override;
   std::vector<RankBytes> gather(int owner, std::span<const std::byte> bytes) override;
   void barrier() override;
+  std::uint64_t joining_bytes() const override { return joining_bytes_; }
+  // Of the process, whose resident set was so large before the plug-in was opened.
+  void count_joining(std::uint64_t resident_before);
 
   void finish();           // of all ranks: MPI has ended, and no verb may follow
   void abandon(int code);  // ends every rank of the job; returns only where MPI fails at that, too
@@ -61,6 +65,7 @@ class MpiRanks final : public Ranks {
   std::exception_ptr stopped_by_;
   std::size_t most_;
   int rank_ = 0, size_ = 1;
+  std::uint64_t joining_bytes_ = 0;
 };
 
 }  // namespace llmq

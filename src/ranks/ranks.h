@@ -33,6 +33,9 @@ class Ranks {
   // At `owner` what each rank gave, by rank; elsewhere nothing. Any number of bytes on any rank.
   virtual std::vector<RankBytes> gather(int owner, std::span<const std::byte> bytes) = 0;
   virtual void barrier() = 0;
+  // How much of this process's memory was taken when the ranks were joined, measured; 0 of ranks without a
+  // library of their own.
+  virtual std::uint64_t joining_bytes() const { return 0; }
 };
 
 // This process alone: nothing is waited for, and nothing is copied but what gather() returns.

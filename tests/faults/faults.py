@@ -1164,4 +1164,9 @@ FAULTS = [
           [("llmq_unit_quant", "Resume.GoesOnBehindCalibratedExperts")]),
     Fault("limit-ignores-experts", "src/quant/plan/plan_limits.cpp", "plan.experts_at_once = (plan.experts_at_once + 1) / 2;", "plan.experts_at_once = 1;",
           [("llmq_unit_quant", "ExpertCalibration.AMemoryLimit*")]),
+    Fault("exponents-not-listed", "src/export/inspect.cpp", "tensor.bytes_on_disk()});", "tensor.view.bytes()});",
+          [("llmq_unit_export", "Inspect.ListsEveryByte")]),
+    Fault("joining-not-planned", "src/quant/plan/peak_memory.cpp", "kProgramBytes + joining_bytes_}", "kProgramBytes}",
+          [("llmq_unit_quant", "Plan.ARankCounts*")]),
+    Fault("joining-is-all", "src/ranks/mpi_ranks.cpp", "now - resident_before", "now", [("llmq_unit_ranks", "MpiRanks.CountsWhat*")]),
 ]

@@ -22,13 +22,19 @@ std::string scheme_text(const Plan& plan) {
   return plan.modules.front().scheme.text();
 }
 
+PlannedDevices where_it_runs(const JobSettings& settings) {
+  PlannedDevices planned = planned_devices(settings.devices);
+  planned.joining_bytes = settings.ranks().joining_bytes();
+  return planned;
+}
+
 }  // namespace
 
 PackedForm::PackedForm(const JobInputs& inputs)
     : in_(inputs),
       made_(with_costs(make_plan(in_.recipe, in_.model.checkpoint, in_.model.spec, in_.settings.compute,
                                  in_.settings.backend().threads(), in_.settings.memory_limit,
-                                 planned_devices(in_.settings.devices)))) {}
+                                 where_it_runs(in_.settings)))) {}
 
 std::unique_ptr<const PackedForm::Made> PackedForm::with_costs(const Plan& plan) const {
   const LoadedModel& model = in_.model;

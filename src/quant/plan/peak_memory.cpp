@@ -49,6 +49,7 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       in_file_(plan.activations_in_file),
       on_host_(plan.activations_on_host),
       has_own_memory_(plan.device_room.has_value()),
+      joining_bytes_(plan.joining_bytes),
       device_scratch_(has_own_memory_ ? plan.device_room->scratch_bytes : 0),
       lanes_(has_own_memory_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
       gram_rows_(has_own_memory_ && lanes_ == 1 && plan.compute == Compute::kBFloat16
@@ -195,14 +196,17 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
   return moments;
 }
 
+MemoryItem PeakMemory::program() const {
+  return {joining_bytes_ == 0 ? "program" : "program, and what joins its ranks",
+          kProgramBytes + joining_bytes_};
+}
+
 std::vector<MemoryItem> PeakMemory::reading() const {
-  return {{"program", kProgramBytes},
-          {"tokenizer.json while it is read", positive(spec_.vocab_size) * kTokenizerTreeBytes}};
+  return {program(), {"tokenizer.json while it is read", positive(spec_.vocab_size) * kTokenizerTreeBytes}};
 }
 
 std::vector<MemoryItem> PeakMemory::with_base(const std::vector<MemoryItem>& more) const {
-  std::vector<MemoryItem> items = {{"program", kProgramBytes},
-                                   {"tokenizer", positive(spec_.vocab_size) * kTokenizerBytes}};
+  std::vector<MemoryItem> items = {program(), {"tokenizer", positive(spec_.vocab_size) * kTokenizerBytes}};
   items.insert(items.end(), more.begin(), more.end());
   return items;
 }

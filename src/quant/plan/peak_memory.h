@@ -63,6 +63,8 @@ class PeakMemory {
   // Rows that wait for a sum on a device that has all samples.
   std::uint64_t waiting_rows(std::uint64_t channels) const { return gram_rows_ * channels * element_; }
 
+  MemoryItem program() const;
+
   std::vector<MemoryItem> reading() const;
 
   std::vector<MemoryItem> with_base(const std::vector<MemoryItem>& more) const;
@@ -153,7 +155,7 @@ class PeakMemory {
   const std::string& format_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, measures_by_method_, in_file_,
       on_host_, has_own_memory_;
-  std::uint64_t device_scratch_, lanes_, gram_rows_;  // lanes: devices that share the samples
+  std::uint64_t joining_bytes_, device_scratch_, lanes_, gram_rows_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t experts_at_once_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_,

@@ -263,6 +263,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   Plan plan;
   plan.devices = std::move(devices.names);
   plan.device_room = devices.room;
+  plan.joining_bytes = devices.joining_bytes;
   plan.traits = &find_method(recipe.methods, recipe, recipe.source);
   plan.method = plan.traits->name;
   static_cast<MethodOptions&>(plan) = complete_options(*plan.traits, recipe);

@@ -28,11 +28,12 @@ struct DeviceRoom {
 
 // The devices of a run as a plan needs them: their names where there are several, the least room where they
 // have memory of their own, and why the host factorizes for the first of them, or its own kernels multiply
-// where a library could, where they do.
+// where a library could, where they do. And what joining other ranks took of the host's memory.
 struct PlannedDevices {
   std::vector<std::string> names = {};
   std::optional<DeviceRoom> room = {};
   std::string host_factorization = {}, own_products = {};
+  std::uint64_t joining_bytes = 0;
 };
 PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices);
 
@@ -62,6 +63,7 @@ struct Plan : MethodOptions {
   bool activations_in_file = false;       // the residual stream of all samples, which is in memory otherwise
   std::vector<std::string> devices;       // by name, where several share the run
   std::optional<DeviceRoom> device_room;  // of each device, where they have memory of their own
+  std::uint64_t joining_bytes = 0;        // of each of several ranks (Ranks::joining_bytes())
   std::vector<std::string> warnings;
 
   // Whether candidates are rounded as the run rounds while they are measured, or to nearest.

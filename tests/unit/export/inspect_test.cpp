@@ -49,6 +49,15 @@ TEST_F(InspectTest, ADenseCheckpoint) {
   EXPECT_TRUE(found.modules.empty());
 }
 
+// Codes of MXFP4 have an exponent beside each 16 bytes of theirs.
+TEST(Inspect, ListsEveryByte) {
+  const Path models = Path(LLMQ_SOURCE_DIR) / "tests/golden/models";
+  const Inspection found = inspect(system_io(), (models / "gpt_oss-mxfp4/model").string(), false);
+  std::uint64_t listed = 0;
+  for (const auto& tensor : found.tensors) listed += tensor.bytes;
+  EXPECT_EQ(listed, found.bytes);
+}
+
 // Rules of loaders are known for the containers that llmq writes; AutoRound's own goes by others.
 TEST(Inspect, NamesNoLoaderOfAForeignContainer) {
   const Path models = Path(LLMQ_SOURCE_DIR) / "tests/golden/models";

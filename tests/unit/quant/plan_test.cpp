@@ -289,6 +289,16 @@ TEST(Plan, SaysWhatItCannotDo) {
               HasSubstr("exceed the model's 512 positions"));
 }
 
+TEST(Plan, ARankCountsWhatJoiningTook) {
+  for (const char* recipe : {"method: rtn\n", "method: awq\n"}) {
+    Plan plan = plan_for(recipe);
+    const std::uint64_t alone = peak_of(plan), joining = std::uint64_t{100} << 20;
+    plan.joining_bytes = joining;
+    EXPECT_GE(peak_of(plan), alone + joining) << recipe;
+    EXPECT_LE(peak_of(plan), alone + joining + joining / 20) << "but for what lies between the heap's blocks";
+  }
+}
+
 TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   // a twentieth in reserve
   const auto needed = [](const Plan& of) { return peak_of(of) + peak_of(of) / 20; };

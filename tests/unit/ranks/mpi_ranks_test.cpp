@@ -57,6 +57,20 @@ TEST(MpiRanks, SaysWhatMpiSays) {
   });
 }
 
+TEST(MpiRanks, CountsWhatJoiningTook) {
+  testing::run_over_stand_in(1, 8, [](MpiRanks& ranks) {
+    EXPECT_EQ(ranks.joining_bytes(), 0u) << "before it was counted";
+    ranks.count_joining(0);
+    const std::uint64_t all = ranks.joining_bytes();
+    EXPECT_GT(all, 0u);
+    ranks.count_joining(all / 2);
+    EXPECT_GE(ranks.joining_bytes(), all / 4);
+    EXPECT_LT(ranks.joining_bytes(), all);
+    ranks.count_joining(UINT64_MAX);
+    EXPECT_EQ(ranks.joining_bytes(), 0u) << "a process that has become smaller";
+  });
+}
+
 struct Signal {};
 
 TEST(MpiRanks, WaitingEndsWithWhatTheCallerThrows) {
