@@ -63,7 +63,7 @@ MEANINGS = {
     "gptq.retry_scales": "round groups again under scales around their own",
     "gptq.descent_sweeps": "sweeps over the codes, one by one; left out: 2 behind a fold, else 1",
     "gptq.upstream_share": "share of the upstream error that is taken back; left out: 0.5 behind AWQ, else 0",
-    "floats.scales": "scales of `nvfp4a16`, `mxfp4`, `mxfp8a16`: what loses least, or compressed-tensors' own",
+    "floats.scales": "scales of weights of `nvfp4`, `mxfp4`, `mxfp8`: what loses least, or compressed-tensors' own",
     "gguf.importance": "`none`, `calibration` or a file; left out: by the method",
     "gguf.search": "scales of blocks: llama.cpp's search or a wider one; left out: by the method",
     "gguf.imatrix_out": "where the importance of the calibration text is written",

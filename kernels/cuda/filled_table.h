@@ -35,6 +35,7 @@ constexpr CudaKernels filled_table() {
       .unit_upper_panel = Way::template start<Each<UnitUpperPanel>>,
       .square_panel = Way::template start<Each<SquarePanel>>,
       .round_inputs = Way::template start<RoundInputs>,
+      .round_input_groups = Way::template start<Each<RoundInputGroups>>,
       .sum_codes = Way::template start<Each<SumCodes>>,
       .pack_fragments = Way::template start<PackFragments>,
       .tile_round = Way::template start<TileRounding<RoundColumn>>,

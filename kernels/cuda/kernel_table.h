@@ -59,6 +59,7 @@ struct CudaKernels {
   Launch<Each<UnitUpperPanel>> unit_upper_panel;
   Launch<Each<SquarePanel>> square_panel;
   Launch<RoundInputs> round_inputs;
+  Launch<Each<RoundInputGroups>> round_input_groups;
   Launch<Each<SumCodes>> sum_codes;
   Launch<PackFragments> pack_fragments;
   Launch<TileRounding<RoundColumn>> tile_round;

@@ -1,8 +1,9 @@
 // Inputs of linears to 8 bits, in the arithmetic of device/low_precision.h, as linear.h takes them: INT8
 // codes at the positions of the weight's groups (0 at the padding, which the caller cleared), or E4M3 values
-// as BF16.
+// as BF16; and to floats in groups, as BF16.
 #pragma once
 #include "kernels/common/code_value.h"
+#include "kernels/common/float_groups.h"
 #include "kernels/cuda/rows.h"
 
 namespace llmq::cuda {
@@ -74,6 +75,26 @@ struct SumCodes {
     int32_t sum = 0;
     for (int64_t p = first; p < end; ++p) sum += codes[row * positions + p];
     sums[i] = sum;
+  }
+};
+
+// An element is a (row, group of columns): code * level. The first of a row writes what its sums are
+// multiplied by.
+struct RoundInputGroups {
+  int64_t elements = 0, groups = 1, columns = 0;
+  Rows x;
+  InputGroups how;
+  float factor = 1;
+  BFloat16* to = nullptr;   // [rows, columns]
+  float* scales = nullptr;  // [rows]
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t row = i / groups, first = i % groups * how.size, left = columns - first;
+    const int count = left < how.size ? static_cast<int>(left) : how.size;
+    float values[InputGroups::kMostInGroup];
+    for (int k = 0; k < count; ++k) values[k] = x.get(row, first + k);
+    round_input_group(how, values, count);
+    for (int k = 0; k < count; ++k) to[row * columns + first + k] = to_bfloat16(values[k]);
+    if (first == 0) scales[row] = factor;
   }
 };
 

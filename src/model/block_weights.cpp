@@ -36,7 +36,7 @@ ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, boo
   const bool codes = packed == PackedWeights::kCodes;
   read.stored = source.stored(linear, allow_nonfinite);
   if (!read.stored && source.is_packed(linear.module) &&
-      (codes || source.packed_shape(linear.module).scheme.activation_bits == 8)) {
+      (codes || source.packed_shape(linear.module).scheme.rounds_inputs())) {
     source.check_packed(linear);
     read.codes = source.quantized(linear.module);
   } else if (!read.stored && codes && source.checkpoint().is_gguf()) {
@@ -51,8 +51,8 @@ ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, boo
 
 std::unique_ptr<PreparedWeight> prepare_matrix(Backend& backend, Compute compute,
                                                const QuantizedMatrix& matrix) {
-  return matrix.scheme.activation_bits == 8 ? backend.prepare_quantized(matrix, compute)
-                                            : prepare_codes(backend, compute, matrix);
+  return matrix.scheme.rounds_inputs() ? backend.prepare_quantized(matrix, compute)
+                                       : prepare_codes(backend, compute, matrix);
 }
 
 // A part of an absorbed linear, `weight` F32 [out, in]: those in even places from the other side.

@@ -10,8 +10,7 @@
 namespace llmq {
 namespace {
 
-constexpr int kBias = 127, kLastByte = 254;
-constexpr float kLeastScale = 0.125f;  // in place of 0
+constexpr int kBias = 127;
 
 int top_exponent(WeightType type) { return type == WeightType::kFloat8 ? 8 : 2; }
 
@@ -22,10 +21,7 @@ float nvfp4_global(float largest, float top) {
   return std::isfinite(global) ? global : 1.0f;
 }
 
-std::uint8_t nvfp4_byte(float scale_times_global) {
-  const std::uint8_t byte = to_float8(scale_times_global).bits;
-  return byte == 0 ? to_float8(kLeastScale).bits : byte;
-}
+std::uint8_t nvfp4_byte(float scale_times_global) { return nvfp4_level(scale_times_global).bits; }
 
 float nvfp4_scale(std::uint8_t byte, float global, GlobalForm form) {
   const float level = to_float(Float8{byte});
@@ -36,16 +32,29 @@ std::uint8_t nvfp4_byte_of(float scale, float global, GlobalForm form) {
   return to_float8(form == GlobalForm::kFactor ? scale / global : scale * global).bits;
 }
 
+float nvfp4_level_of(float scale, float global, GlobalForm form) {
+  return to_float(Float8{nvfp4_byte_of(scale, global, form)});
+}
+
 int ocp_byte(float largest, WeightType type) { return std::ilogb(largest) - top_exponent(type) + kBias; }
 
 std::uint8_t mx_byte(float largest, WeightType type) {
-  const std::uint32_t bits = bits_from_float(largest) + (1u << 21);
-  return static_cast<std::uint8_t>(
-      std::clamp(static_cast<int>(bits >> 23) - top_exponent(type), 0, kLastByte));
+  return static_cast<std::uint8_t>(mx_level_byte(largest, top_exponent(type)));
 }
 
 std::uint8_t float_code(float scaled, WeightType type) {
   return type == WeightType::kFloat8 ? to_float8(scaled).bits : signed_e2m1_code(scaled);
+}
+
+InputGroups input_groups(const QuantScheme& scheme, float global, GlobalForm form) {
+  InputGroups groups;
+  if (!scheme.rounds_inputs_in_float_groups()) return groups;
+  groups.size = scheme.group_size;
+  groups.float8 = scheme.weight_type == WeightType::kFloat8;
+  groups.two_levels = scheme.scale_form() == ScaleForm::kTwoLevel;
+  groups.multiplies = form == GlobalForm::kFactor;
+  groups.global = global;
+  return groups;
 }
 
 }  // namespace llmq

@@ -13,6 +13,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/float_groups.h"
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
@@ -28,8 +29,9 @@ float nvfp4_global(float largest, float top);
 std::uint8_t nvfp4_byte(float scale_times_global);
 // What a byte stands for.
 float nvfp4_scale(std::uint8_t byte, float global, GlobalForm form = GlobalForm::kDivisor);
-// The byte of such a scale.
+// The byte of such a scale, and what it is before the global one.
 std::uint8_t nvfp4_byte_of(float scale, float global, GlobalForm form = GlobalForm::kDivisor);
+float nvfp4_level_of(float scale, float global, GlobalForm form);
 
 // The byte for a group of this type of codes.
 std::uint8_t mx_byte(float largest, WeightType type);
@@ -38,5 +40,9 @@ int ocp_byte(float largest, WeightType type);
 
 // The code nearest to a number that is divided by its scale; what became 0 keeps its sign.
 std::uint8_t float_code(float scaled, WeightType type);
+
+// How inputs beside weights of this scheme become floats in groups; size 0 where they do not. `global` is that
+// of the inputs, of two levels alone.
+InputGroups input_groups(const QuantScheme& scheme, float global, GlobalForm form);
 
 }  // namespace llmq

@@ -11,12 +11,14 @@ namespace {
 constexpr std::int64_t kMaxGroup = 1 << 20;
 
 [[noreturn]] void refuse(std::string_view text, const std::string& reason) {
-  fail(ErrorKind::kUsage, ErrorDetail{fmt::format("scheme '{}': {}", text, reason),
-                                      {},
-                                      {},
-                                      "write w<bits>a16 or w<bits>a8, then _g<N>, _channel or _tensor, then "
-                                      "_sym or _asym, as in w4a16_g128_asym, "
-                                      "or fp8, fp8_static, fp8_block, nvfp4a16, mxfp4, mxfp8a16"});
+  fail(ErrorKind::kUsage,
+       ErrorDetail{fmt::format("scheme '{}': {}", text, reason),
+                   {},
+                   {},
+                   "write w<bits>a16 or w<bits>a8, then _g<N>, _channel or _tensor, then "
+                   "_sym or _asym, as in w4a16_g128_asym, "
+                   "or fp8, fp8_static, fp8_block, nvfp4, nvfp4a16, mxfp4, mxfp4a4, mxfp8, "
+                   "mxfp8a16"});
 }
 
 // The decimal number at the front of `rest`, which loses it; nothing when there is none, or one with a
@@ -47,9 +49,10 @@ SchemeRequest float8(Granularity granularity) {
   return request;
 }
 
-SchemeRequest float_groups(WeightType type, int group) {
+SchemeRequest float_groups(WeightType type, int group, bool rounds_inputs) {
   SchemeRequest request;
   request.bits = type == WeightType::kFloat8 ? 8 : 4;
+  if (rounds_inputs) request.activation_bits = request.bits;
   request.weight_type = type;
   request.granularity = Granularity::kGroup;
   request.group_size = group;
@@ -60,9 +63,12 @@ SchemeRequest float_groups(WeightType type, int group) {
 }  // namespace
 
 std::string QuantScheme::text() const {
-  if (weight_type == WeightType::kFloat4) return scale_form() == ScaleForm::kTwoLevel ? "nvfp4a16" : "mxfp4";
+  if (weight_type == WeightType::kFloat4)
+    return scale_form() == ScaleForm::kTwoLevel ? (rounds_inputs() ? "nvfp4" : "nvfp4a16")
+           : rounds_inputs()                    ? "mxfp4a4"
+                                                : "mxfp4";
   if (weight_type == WeightType::kFloat8)
-    return granularity == Granularity::kGroup    ? "mxfp8a16"
+    return granularity == Granularity::kGroup    ? (rounds_inputs() ? "mxfp8" : "mxfp8a16")
            : granularity == Granularity::kBlock  ? "fp8_block"
            : granularity == Granularity::kTensor ? "fp8_static"
                                                  : "fp8";
@@ -89,9 +95,12 @@ SchemeRequest parse_scheme(std::string_view text) {
   if (text == "fp8") return float8(Granularity::kChannel);
   if (text == "fp8_static") return float8(Granularity::kTensor);
   if (text == "fp8_block") return float8(Granularity::kBlock);
-  if (text == "nvfp4a16") return float_groups(WeightType::kFloat4, kNvfp4Group);
-  if (text == "mxfp4" || text == "mxfp4a16") return float_groups(WeightType::kFloat4, kMxGroup);
-  if (text == "mxfp8a16") return float_groups(WeightType::kFloat8, kMxGroup);
+  if (text == "nvfp4a16" || text == "nvfp4")
+    return float_groups(WeightType::kFloat4, kNvfp4Group, text == "nvfp4");
+  if (text == "mxfp4" || text == "mxfp4a16" || text == "mxfp4a4")
+    return float_groups(WeightType::kFloat4, kMxGroup, text == "mxfp4a4");
+  if (text == "mxfp8a16" || text == "mxfp8")
+    return float_groups(WeightType::kFloat8, kMxGroup, text == "mxfp8");
   SchemeRequest request;
   std::string_view rest = text;
   if (!take(rest, "w")) refuse(text, "does not begin with w<bits>");

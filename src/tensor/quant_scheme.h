@@ -8,12 +8,15 @@
 //
 // Activations of 8 bits are rounded before the product, per token with a scale found at run time, or per
 // tensor with a scale found by calibration: integers symmetric in -128 .. 127, or E4M3, with scale =
-// input_scale(max|x|) (tensor/quantized_matrix.h).
+// input_scale(max|x|) (tensor/quantized_matrix.h). Beside floats in groups they become such floats
+// themselves, in groups of as many columns, with scales of the same form that are found at run time; the one
+// number above two levels is calibrated.
 //
 // Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym][_static], e.g. w4a16_g128_asym,
 // w8a8_channel_sym; fp8 (channel scales, activations per token), fp8_static (tensor scales), fp8_block (128 x
-// 128 blocks, activations in groups of 128). With activations of 16 bits: nvfp4a16 (E2M1 in groups of 16),
-// mxfp4 and mxfp8a16 (E2M1 and E4M3 in groups of 32).
+// 128 blocks, activations in groups of 128). Floats in groups, with activations of 16 bits: nvfp4a16 (E2M1 in
+// groups of 16), mxfp4 and mxfp8a16 (E2M1 and E4M3 in groups of 32); with activations as the weights: nvfp4,
+// mxfp4a4, mxfp8.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -34,7 +37,7 @@ enum class ScaleForm : std::uint8_t { kNumber, kExponent, kTwoLevel };
 enum class ZeroForm : std::uint8_t { kInteger, kAddend };
 // What is done by that one number: compressed-tensors divides by it, modelopt multiplies.
 enum class GlobalForm : std::uint8_t { kDivisor, kFactor };
-// Where the scale of 8-bit activations comes from.
+// Where the scale of rounded activations comes from.
 enum class ActivationScale : std::uint8_t { kNone, kToken, kTensor, kTokenGroup };
 inline constexpr int kFloat8Block = 128;  // rows and columns of a block, columns of a token group
 inline constexpr int kNvfp4Group = 16,
@@ -43,7 +46,7 @@ inline constexpr int kNvfp4Group = 16,
 struct QuantScheme {
   int bits = 4;                                   // of a weight code: 2..8
   int activation_bits = 16;                       // 16: not quantized
-  WeightType weight_type = WeightType::kInteger;  // of 8-bit activations too
+  WeightType weight_type = WeightType::kInteger;  // of rounded activations too
   ActivationScale activation_scale = ActivationScale::kNone;
   Granularity granularity = Granularity::kGroup;
   int group_size = 128;    // kGroup only
@@ -59,9 +62,20 @@ struct QuantScheme {
            : granularity == Granularity::kBlock ? kFloat8Block
                                                 : in_features;
   }
+  std::int64_t groups_of(std::int64_t in_features) const {
+    const std::int64_t group = group_of(in_features);
+    return (in_features + group - 1) / group;
+  }
   ScaleForm scale_form() const {
     if (weight_type == WeightType::kInteger || granularity != Granularity::kGroup) return ScaleForm::kNumber;
     return group_size == kNvfp4Group ? ScaleForm::kTwoLevel : ScaleForm::kExponent;
+  }
+  bool rounds_inputs() const { return activation_scale != ActivationScale::kNone; }
+  bool rounds_inputs_in_float_groups() const { return rounds_inputs() && scale_form() != ScaleForm::kNumber; }
+  // Whether rounding inputs takes a number that calibration finds.
+  bool calibrates_inputs() const {
+    return activation_scale == ActivationScale::kTensor ||
+           (rounds_inputs() && scale_form() == ScaleForm::kTwoLevel);
   }
   std::string text() const;
   bool operator==(const QuantScheme&) const = default;

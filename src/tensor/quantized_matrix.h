@@ -53,13 +53,14 @@ struct QuantizedMatrix {
   std::vector<float> kept_weights;
   float global_scale = 0;  // ScaleForm::kTwoLevel: what the E4M3 numbers are divided by, or multiplied by
   GlobalForm global_form = GlobalForm::kDivisor;
-  // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale().
+  // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale(). Inputs of two
+  // levels: what their E4M3 scales are divided or multiplied by, in global_form.
   float input_scale = 0;
   RoundingNotes notes;
   double loss = 0;  // tr(dW G dW^T) as the method measured it, 0 without statistics
 
   std::int64_t group() const { return scheme.group_of(in_features); }
-  std::int64_t groups() const { return (in_features + group() - 1) / group(); }
+  std::int64_t groups() const { return scheme.groups_of(in_features); }
   std::int64_t group_of_column(std::int64_t k) const {
     return column_group.empty() ? k / group() : column_group[static_cast<std::size_t>(k)];
   }

@@ -9,7 +9,6 @@
 #include <limits>
 #include <optional>
 
-#include "device/low_precision.h"
 #include "tensor/packed_layout.h"
 
 namespace llmq {
@@ -54,8 +53,12 @@ struct Rounding {
     const int format = x.dtype == DType::kF32 ? 0 : 1;
     const std::int64_t element = element_bytes(x.dtype);
     const unsigned char* const row = x.as<const unsigned char>() + m * x.row_stride * element;
-    const float top = input_top(w.float8 ? WeightType::kFloat8 : WeightType::kInteger);
+    const float top = input_top(w.floats ? WeightType::kFloat8 : WeightType::kInteger);
     float* const scales = into.scales + m * into.scale_count;
+    if (w.inputs.groups.size != 0) {
+      scales[0] = w.inputs.factor;
+      return round_groups(row, reinterpret_cast<BFloat16*>(into.codes + m * into.stride));
+    }
     const auto scale_of = [&](std::int64_t first, std::int64_t count) {
       const float found = kernels.row_scale[format](row + first * element, count, top, kLeastInputScale);
       if (w.activation != ActivationScale::kTensor) return found;
@@ -67,13 +70,28 @@ struct Rounding {
       if (into.scale_count > 1) scales[g] = scale_of(first, count);
       const float scale = scales[into.scale_count == 1 ? 0 : g];
       unsigned char* const to = into.codes + m * into.stride + g * w.group_step * w.element();
-      if (w.float8)
+      if (w.floats)
         kernels.round_float8[format](reinterpret_cast<BFloat16*>(to), row + first * element, scale, count);
       else
         into.sums[m * w.groups + g] = kernels.round_int8[format](reinterpret_cast<std::int8_t*>(to),
                                                                  row + first * element, scale, count);
       std::memset(to + count * w.element(), 0, static_cast<std::size_t>((w.depth(g) - count) * w.element()));
     }
+  }
+
+  // The same arithmetic at every level.
+  void round_groups(const unsigned char* row, BFloat16* to) const {
+    const InputGroups& groups = w.inputs.groups;
+    float values[InputGroups::kMostInGroup];
+    for (std::int64_t first = 0; first < w.in_features; first += groups.size) {
+      const std::int64_t count = std::min<std::int64_t>(groups.size, w.in_features - first);
+      for (std::int64_t k = 0; k < count; ++k)
+        values[k] = x.dtype == DType::kF32 ? reinterpret_cast<const float*>(row)[first + k]
+                                           : to_float(reinterpret_cast<const BFloat16*>(row)[first + k]);
+      round_input_group(groups, values, static_cast<int>(count));
+      for (std::int64_t k = 0; k < count; ++k) to[first + k] = to_bfloat16(values[k]);
+    }
+    for (std::int64_t k = w.in_features; k < w.depth(0); ++k) to[k] = {0};
   }
 };
 
@@ -82,7 +100,7 @@ bool rounds_alike(const ProductCall<CodeWeight>& a, const ProductCall<CodeWeight
   const CodeWeight &v = *a.w, &w = *b.w;
   return a.x.pointer == b.x.pointer && a.x.dtype == b.x.dtype && a.x.rows() == b.x.rows() &&
          a.x.row_stride == b.x.row_stride && v.in_features == w.in_features && v.activation == w.activation &&
-         v.float8 == w.float8 && v.groups == w.groups && v.group == w.group &&
+         v.floats == w.floats && v.groups == w.groups && v.group == w.group && v.inputs == w.inputs &&
          (v.activation != ActivationScale::kTensor || v.input_scale == w.input_scale);
 }
 
@@ -119,7 +137,7 @@ struct CodeItem {
                       std::int64_t columns, std::int64_t g, unsigned char* sums) const {
     const std::int64_t panel = work.kernels->panel, element = w.element(), depth = w.depth(g);
     const auto gemm =
-        w.float8 ? work.kernels->gemm[static_cast<int>(CpuFormat::kBF16)] : work.kernels->gemm_int8;
+        w.floats ? work.kernels->gemm[static_cast<int>(CpuFormat::kBF16)] : work.kernels->gemm_int8;
     for (std::int64_t k = 0; k < depth; k += kBlockBytes / element) {
       const std::int64_t at = (g * w.group_step + k) * element;
       GemmPanel part;
@@ -154,7 +172,7 @@ struct CodeItem {
       part.factor_step = rows.scale_count == 1 ? 1 : 0;
       part.bias = bias == nullptr ? nullptr : bias + n;
     }
-    if (w.float8) {
+    if (w.floats) {
       part.row_step = rows.scale_count;
       part.row_scales = rows.scale_count == 1 ? nullptr : rows.scales + first_row * rows.scale_count + g;
       work.kernels->add_float8_sums(part);
@@ -176,13 +194,17 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
   packed->out_features = n;
   packed->in_features = k;
   packed->compute = compute;
-  packed->float8 = matrix.scheme.weight_type == WeightType::kFloat8;
+  packed->floats = matrix.scheme.weight_type != WeightType::kInteger;
+  packed->inputs = float_inputs(matrix);
   packed->keeps_codes = true;
-  packed->kernel = packed->float8 ? "e4m3 products as bf16" : "int8 products";
+  const bool in_groups = packed->inputs.groups.size != 0;
+  packed->kernel = in_groups        ? "floats in groups as bf16"
+                   : packed->floats ? "e4m3 products as bf16"
+                                    : "int8 products";
   packed->activation = matrix.scheme.activation_scale;
   packed->input_scale = matrix.input_scale;
-  packed->group = std::min(matrix.group(), k);
-  packed->groups = matrix.groups();
+  packed->group = in_groups ? k : std::min(matrix.group(), k);
+  packed->groups = in_groups ? 1 : matrix.groups();
   packed->group_step = ceil_of(packed->group, packed->unit()) * packed->unit();
   const std::int64_t element = packed->element(), depth = packed->group_step * packed->groups;
   packed->panel_bytes = depth * element * panel;
@@ -195,18 +217,23 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
       for (std::int64_t g = 0; g < packed->groups; ++g) {
         const std::uint8_t* const codes = matrix.codes.data() + (p * panel + c) * k + g * packed->group;
         unsigned char* const to = rows + c * row_bytes + g * packed->group_step * element;
-        if (packed->float8)
+        if (in_groups)
+          weight_levels(matrix, p * panel + c, reinterpret_cast<BFloat16*>(to));
+        else if (packed->floats)
           for (std::int64_t i = 0; i < packed->columns_of(g); ++i)
             reinterpret_cast<BFloat16*>(to)[i] = to_bfloat16(to_float(Float8{codes[i]}));
         else
           std::memcpy(to, codes, static_cast<std::size_t>(packed->columns_of(g)));
       }
     const auto pack =
-        packed->float8 ? work.kernels->pack[static_cast<int>(CpuFormat::kBF16)] : work.kernels->pack_int8;
+        packed->floats ? work.kernels->pack[static_cast<int>(CpuFormat::kBF16)] : work.kernels->pack_int8;
     pack(packed->panels.as<unsigned char>() + p * packed->panel_bytes, rows, depth, columns, depth);
   });
-  packed->scales = transposed<float>(matrix.scales, n, packed->groups);
-  if (!packed->float8) {
+  if (in_groups)
+    packed->scales.assign(static_cast<std::size_t>(n), 1.0f);
+  else
+    packed->scales = transposed<float>(matrix.scales, n, packed->groups);
+  if (!packed->floats) {
     const std::vector<std::uint8_t> zeros = transposed<std::uint8_t>(matrix.zeros, n, packed->groups);
     packed->zeros.assign(zeros.begin(), zeros.end());
   }

@@ -1,11 +1,12 @@
-// Products of 8-bit inputs with a weight of codes (device/low_precision.h has the arithmetic): panels of
-// unsigned codes for INT8, of BF16 numbers, which hold every E4M3 exactly, for float8.
+// Products of rounded inputs with a weight of codes (device/low_precision.h has the arithmetic): panels of
+// unsigned codes for INT8, of BF16 numbers for floats, which hold every E4M3, and every code times the level of
+// its group, exactly.
 #pragma once
 #include <memory>
 #include <vector>
 
 #include "device/cpu/packed_weight.h"
-#include "tensor/quantized_matrix.h"
+#include "device/low_precision.h"
 
 namespace llmq {
 
@@ -14,7 +15,8 @@ class CodeWeight final : public CpuWeight {
   static constexpr Kind kKind = Kind::kCodes;
   explicit CodeWeight(const CpuWork& work) : CpuWeight(kKind, work) {}
 
-  bool float8 = false;
+  bool floats = false;
+  FloatInputs inputs;  // floats in groups, whose sums have one group
   ActivationScale activation = ActivationScale::kToken;
   float input_scale = 0;
   std::int64_t group = 0, groups = 1;  // columns of the weight's input that share a scale
@@ -24,7 +26,7 @@ class CodeWeight final : public CpuWeight {
   std::vector<float> scales;        // [groups][out]
   std::vector<std::int32_t> zeros;  // [groups][out], INT8
 
-  std::int64_t element() const { return float8 ? 2 : 1; }
+  std::int64_t element() const { return floats ? 2 : 1; }
   std::int64_t unit() const { return 4 / element(); }  // elements of 4 bytes
   std::int64_t depth(std::int64_t g) const {           // of group g, in whole units
     const std::int64_t columns = columns_of(g);

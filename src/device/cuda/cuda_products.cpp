@@ -1,6 +1,7 @@
 // The kernels for products with a weight, in the order in which they are asked:
 //
 //   fixed            BF16 inputs and numbers: a library's, in calibration (dense_products.h)
+//   floats in groups inputs and weight as code * level in BF16: matrix units (device/low_precision.h)
 //   rounded inputs   inputs of 8 bits, fragments of codes: matrix units (device/low_precision.h)
 //   fragments        BF16 inputs, fragments of BF16 numbers or codes: matrix units (kernels/cuda/linear.h)
 //   codes            codes of one byte, dequantized one by one in FP32 (kernels/cuda/product.h)
@@ -69,6 +70,24 @@ void multiply_fragments(CudaWork& work, const Product& p, const cuda::LinearArgu
                              [&] { return fmt::format("{} by {}", p.x.shape.text(), p.y.shape.text()); });
 }
 
+// Inputs as floats in groups.
+void multiply_groups(CudaWork& work, const Product& p) {
+  const InputGroups& how = p.w.inputs.groups;
+  const std::int64_t rows = p.x.rows(), groups = (p.w.in_features + how.size - 1) / how.size;
+  const Buffer rounded = work.scratch(static_cast<std::size_t>(rows * p.w.in_features) * sizeof(BFloat16)),
+               factors = work.scratch(static_cast<std::size_t>(rows) * sizeof(float));
+  work.start("linear (rounding of inputs)", work.kernels().round_input_groups,
+             {rows * groups, groups, p.w.in_features, rows_of(p.x), how, p.w.inputs.factor,
+              rounded.as<BFloat16>(), factors.as<float>()},
+             p.x);
+  cuda::LinearArguments a = on_fragments(p);
+  a.x = rounded.get();
+  a.x_stride = p.w.in_features;
+  a.row_scale = factors.as<float>();
+  a.row_scales = 1;
+  multiply_fragments(work, p, a);
+}
+
 // Inputs of 8 bits (device/low_precision.h).
 void multiply_rounded(CudaWork& work, const Product& p) {
   const CudaWeight& w = p.w;
@@ -123,6 +142,7 @@ struct CudaProduct {
 constexpr CudaProduct kCudaProducts[] = {
     {[](const Product& p) { return p.w.fixed != nullptr; },
      [](CudaWork&, const Product& p) { p.w.fixed->multiply(p.y, p.x, p.w.values, p.bias); }},
+    {[](const Product& p) { return p.w.form && p.w.inputs.groups.size != 0; }, multiply_groups},
     {[](const Product& p) { return p.w.form && p.w.activation != ActivationScale::kNone; }, multiply_rounded},
     {[](const Product& p) { return p.w.form.has_value(); },
      [](CudaWork& work, const Product& p) { multiply_fragments(work, p, on_fragments(p)); }},

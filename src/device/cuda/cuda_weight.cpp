@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "device/cuda/dense/dense_products.h"
-#include "device/low_precision.h"
 
 namespace llmq {
 namespace {
@@ -66,6 +65,17 @@ Buffer by_group(CudaDevice& device, const CudaWeight& weight, const std::vector<
       numbers[static_cast<std::size_t>(g * padded + n)] =
           static_cast<float>(values[static_cast<std::size_t>(n * weight.groups + g)]);
   return copy_of(device, numbers);
+}
+
+// Of inputs that become floats in groups: code * level as numbers.
+void pack_levels(CudaDevice& device, CudaWeight& weight, const QuantizedMatrix& matrix) {
+  std::vector<BFloat16> levels(matrix.codes.size());
+  for (std::int64_t n = 0; n < matrix.out_features; ++n)
+    weight_levels(matrix, n, levels.data() + n * matrix.in_features);
+  pack_numbers(device, weight, copy_of(device, levels));
+  weight.groups = 1;
+  weight.keeps_codes = true;
+  weight.kernel = "floats in groups in bf16 fragments";
 }
 
 std::optional<cuda::WeightForm> form_of(const QuantizedMatrix& matrix, Compute compute) {
@@ -168,6 +178,11 @@ std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatri
   prepared->type = matrix.scheme.weight_type;
   prepared->activation = matrix.scheme.activation_scale;
   prepared->input_scale = matrix.input_scale;
+  prepared->inputs = float_inputs(matrix);
+  if (prepared->inputs.groups.size != 0 && !matrix.codes.empty()) {
+    pack_levels(device, *prepared, matrix);
+    return prepared;
+  }
   prepared->form = form_of(matrix, compute);
   prepared->codes = copy_of(device, matrix.codes);
   if (prepared->form) {

@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "device/backend.h"
 #include "device/cuda/cuda_device.h"
+#include "device/low_precision.h"
 
 namespace llmq {
 
@@ -36,6 +37,7 @@ class CudaWeight final : public PreparedWeight {
   WeightType type = WeightType::kInteger;
   ActivationScale activation = ActivationScale::kNone;
   float input_scale = 0;
+  FloatInputs inputs;  // floats in groups beside fragments of BF16: code * level
 
   FragmentLayout layout() const { return cuda::fragment_layout(*form, out_features, in_features, group); }
   cuda::DenseOperand dense() const { return {values.get(), in_features, 1, element}; }

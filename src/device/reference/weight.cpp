@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "device/low_precision.h"
 #include "device/reference/elements.h"
 
 namespace llmq::reference {
@@ -63,6 +62,28 @@ double multiply_codes(const RoundedRow& row, const QuantizedMatrix& weight, std:
   return y;
 }
 
+// Inputs as floats in groups: code * level.
+void round_groups(const InputGroups& groups, std::vector<double>& row) {
+  const auto size = static_cast<std::size_t>(groups.size);
+  for (std::size_t first = 0; first < row.size(); first += size) {
+    float values[InputGroups::kMostInGroup];
+    const std::size_t count = std::min(size, row.size() - first);
+    for (std::size_t k = 0; k < count; ++k) values[k] = static_cast<float>(row[first + k]);
+    round_input_group(groups, values, static_cast<int>(count));
+    for (std::size_t k = 0; k < count; ++k) row[first + k] = static_cast<double>(values[k]);
+  }
+}
+
+std::vector<float> levels_of(const QuantizedMatrix& matrix) {
+  std::vector<BFloat16> row(static_cast<std::size_t>(matrix.in_features));
+  std::vector<float> values;
+  for (std::int64_t n = 0; n < matrix.out_features; ++n) {
+    weight_levels(matrix, n, row.data());
+    for (const BFloat16 value : row) values.push_back(to_float(value));
+  }
+  return values;
+}
+
 double bias_of(const TensorView& bias, std::int64_t n) {
   return bias.pointer == nullptr ? 0.0 : static_cast<double>(bias.as<const float>()[n]);
 }
@@ -100,6 +121,13 @@ std::unique_ptr<Weight> prepare_quantized(const QuantizedMatrix& matrix, Compute
     return prepared;
   }
   check_low_precision(matrix);
+  prepared->float_inputs = float_inputs(matrix);
+  if (prepared->float_inputs.groups.size != 0) {
+    prepared->keeps_codes = true;
+    prepared->values = levels_of(matrix);
+    prepared->bytes = prepared->values.size() * sizeof(float);
+    return prepared;
+  }
   prepared->bytes = matrix.codes.size() + matrix.zeros.size() + matrix.scales.size() * sizeof(float);
   prepared->codes = matrix;
   return prepared;
@@ -115,11 +143,12 @@ void multiply(const TensorView& y, const TensorView& x, const Weight& w, const T
       continue;
     }
     for (std::int64_t k = 0; k < w.in_features; ++k) row[static_cast<std::size_t>(k)] = read(x, m, k);
+    if (w.float_inputs.groups.size != 0) round_groups(w.float_inputs.groups, row);
     for (std::int64_t n = 0; n < w.out_features; ++n) {
       double sum = 0;
       for (std::int64_t k = 0; k < w.in_features; ++k)
         sum += row[static_cast<std::size_t>(k)] * static_cast<double>(w.row(n)[k]);
-      write(y, m, n, sum + bias_of(bias, n));
+      write(y, m, n, sum * static_cast<double>(w.float_inputs.factor) + bias_of(bias, n));
     }
   }
 }

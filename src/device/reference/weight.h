@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "device/low_precision.h"
 
 namespace llmq::reference {
 
@@ -13,6 +14,7 @@ class Weight final : public PreparedWeight {
 
   std::vector<float> values;             // [out, in]; bfloat16 compute: already rounded
   std::optional<QuantizedMatrix> codes;  // in place of values where inputs are rounded to 8 bits
+  FloatInputs float_inputs;              // where they become floats in groups: values are code * level
   const float* row(std::int64_t n) const { return values.data() + n * in_features; }
 };
 

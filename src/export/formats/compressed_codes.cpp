@@ -93,7 +93,8 @@ std::optional<std::string> codes_refusal(const PlannedModule& m) {
 }
 
 Json input_config(const QuantScheme& scheme) {
-  if (scheme.activation_bits != 8) return {};
+  if (!scheme.rounds_inputs()) return {};
+  if (scheme.rounds_inputs_in_float_groups()) return float_group_arguments(scheme, true).to_json();
   const bool dynamic = scheme.activation_scale != ActivationScale::kTensor,
              grouped = scheme.activation_scale == ActivationScale::kTokenGroup;
   QuantizationArguments arguments;
@@ -105,10 +106,24 @@ Json input_config(const QuantScheme& scheme) {
   return arguments.to_json();
 }
 
+QuantizationArguments float_group_arguments(const QuantScheme& scheme, bool of_inputs) {
+  const bool two_levels = scheme.scale_form() == ScaleForm::kTwoLevel;
+  QuantizationArguments arguments;
+  arguments.group_size = scheme.group_size;
+  arguments.dynamic = of_inputs;
+  arguments.local = of_inputs && two_levels;
+  arguments.bits = scheme.bits;
+  if (of_inputs) arguments.observer = two_levels ? Json("static_minmax") : Json();
+  arguments.strategy = two_levels ? "tensor_group" : "group";
+  arguments.is_float = true;
+  arguments.scale_dtype = two_levels ? "torch.float8_e4m3fn" : "torch.uint8";
+  return arguments;
+}
+
 Json QuantizationArguments::to_json() const {
   return Json::object({{"actorder", column_order},
                        {"block_structure", block_structure},
-                       {"dynamic", dynamic},
+                       {"dynamic", local ? Json("local") : Json(dynamic)},
                        {"group_size", group_size},
                        {"num_bits", bits},
                        {"observer", observer},

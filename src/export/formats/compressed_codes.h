@@ -31,6 +31,7 @@ std::optional<std::string> codes_refusal(const PlannedModule& module);
 struct QuantizationArguments {
   Json column_order, block_structure, group_size;  // null where there is none
   bool dynamic = false;                            // scales are taken from the numbers as they come
+  bool local = false;                              // all but the global one of two levels
   int bits = 8;
   Json observer = "memoryless_minmax";
   const char* strategy = "tensor";
@@ -39,6 +40,8 @@ struct QuantizationArguments {
 
   Json to_json() const;
 };
+// Of floats in groups, weights or the inputs beside them.
+QuantizationArguments float_group_arguments(const QuantScheme& scheme, bool of_inputs);
 // config.json's input_activations; null for inputs that are not quantized.
 Json input_config(const QuantScheme& scheme);
 

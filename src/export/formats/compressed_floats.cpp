@@ -16,6 +16,7 @@ std::vector<TensorDeclaration> declare_float4(const PlannedModule& m) {
        two_levels ? DType::kF8E4M3 : DType::kU8,
        {m.out_features, m.in_features / m.scheme.group_size}}};
   if (two_levels) tensors.push_back({m.module + ".weight_global_scale", DType::kF32, {1}});
+  if (m.scheme.calibrates_inputs()) tensors.push_back({m.module + ".input_global_scale", DType::kF32, {1}});
   return tensors;
 }
 
@@ -27,13 +28,17 @@ std::vector<PackedTensor> pack_float4(const PlannedModule& m, const QuantizedMat
   for (std::size_t i = 0; i < pairs.size(); ++i)
     pairs[i] = static_cast<std::byte>(matrix.codes[2 * i] | matrix.codes[2 * i + 1] << 4);
   tensors[1].bytes = group_scale_bytes(matrix);
-  if (tensors.size() > 2)
-    tensors[2].bytes = scale_bytes(std::array{global_as(matrix, GlobalForm::kDivisor)}, DType::kF32);
+  put_globals(matrix, GlobalForm::kDivisor, tensors);
   return tensors;
 }
 
-float global_as(const QuantizedMatrix& matrix, GlobalForm form) {
-  return matrix.global_form == form ? matrix.global_scale : 1 / matrix.global_scale;
+void put_globals(const QuantizedMatrix& matrix, GlobalForm form, std::vector<PackedTensor>& tensors) {
+  const auto put = [&](std::size_t at, float global) {
+    const float stored = matrix.global_form == form ? global : 1 / global;
+    if (tensors.size() > at) tensors[at].bytes = scale_bytes(std::array{stored}, DType::kF32);
+  };
+  put(2, matrix.global_scale);
+  put(3, matrix.input_scale);
 }
 
 std::vector<std::byte> group_scale_bytes(const QuantizedMatrix& matrix) {
@@ -54,8 +59,6 @@ std::vector<std::byte> group_scale_bytes(const QuantizedMatrix& matrix) {
 
 std::optional<std::string> float_groups_refusal(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
-  if (scheme.activation_bits != 16)
-    return fmt::format("inputs beside {} in groups are not rounded here", scheme.text());
   if (m.column_groups)
     return "floats in groups have no index of groups; gptq.order gar keeps columns where they are";
   if (scheme.group_size != kMxGroup && scheme.scale_form() != ScaleForm::kTwoLevel)

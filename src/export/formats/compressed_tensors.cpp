@@ -88,7 +88,7 @@ bool same_group(const PlannedModule& m, const PlannedModule& other) {
 const char* strategy(const QuantScheme& scheme) {
   switch (scheme.granularity) {
     case Granularity::kGroup:
-      return scheme.scale_form() == ScaleForm::kTwoLevel ? "tensor_group" : "group";
+      return "group";
     case Granularity::kChannel:
       return "channel";
     case Granularity::kTensor:
@@ -101,6 +101,7 @@ const char* strategy(const QuantScheme& scheme) {
 
 Json weights_config(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
+  if (scheme.scale_form() != ScaleForm::kNumber) return float_group_arguments(scheme, false).to_json();
   const bool grouped = scheme.granularity == Granularity::kGroup,
              blocks = scheme.granularity == Granularity::kBlock;
   QuantizationArguments arguments;
@@ -111,8 +112,6 @@ Json weights_config(const PlannedModule& m) {
   arguments.strategy = strategy(scheme);
   arguments.symmetric = scheme.symmetric;
   arguments.is_float = scheme.weight_type != WeightType::kInteger;
-  if (scheme.scale_form() == ScaleForm::kTwoLevel) arguments.scale_dtype = "torch.float8_e4m3fn";
-  if (scheme.scale_form() == ScaleForm::kExponent) arguments.scale_dtype = "torch.uint8";
   return arguments.to_json();
 }
 

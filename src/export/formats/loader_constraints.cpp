@@ -19,7 +19,8 @@ LinearKind kind_of(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
   if (scheme.scale_form() == ScaleForm::kTwoLevel) return LinearKind::kNvfp4;
   if (scheme.weight_type == WeightType::kFloat4) return LinearKind::kMxfp4;
-  if (scheme.scale_form() == ScaleForm::kExponent) return LinearKind::kMxfp8;
+  if (scheme.scale_form() == ScaleForm::kExponent)
+    return scheme.rounds_inputs() ? LinearKind::kMxfp8Inputs : LinearKind::kMxfp8;
   if (scheme.activation_bits == 16) return LinearKind::kIntegers;
   return scheme.weight_type == WeightType::kFloat8 ? LinearKind::kFloat8Inputs : LinearKind::kInt8Inputs;
 }

@@ -9,7 +9,15 @@
 namespace llmq {
 
 // What the loaders tell apart: integers alone, or with inputs that are rounded too; floats in groups.
-enum class LinearKind : std::uint8_t { kIntegers, kInt8Inputs, kFloat8Inputs, kNvfp4, kMxfp4, kMxfp8 };
+enum class LinearKind : std::uint8_t {
+  kIntegers,
+  kInt8Inputs,
+  kFloat8Inputs,
+  kNvfp4,
+  kMxfp4,
+  kMxfp8,
+  kMxfp8Inputs
+};
 
 // Which group sizes a kernel takes; -1 is one scale per output channel, which `nest_in` and `multiple` let
 // pass. Nothing set: any.

@@ -5,6 +5,8 @@
 //             <module>.weight_scale_2  F32 []                what they are multiplied by: a power of two, as
 //                                                            its reciprocal is, so that other containers
 //                                                            say the same numbers
+//   nvfp4     the same and
+//             <module>.input_scale     F32 []                of inputs, a power of two as well
 //   fp8...    <module>.weight          F8_E4M3 [out, in]
 //             <module>.weight_scale    F32: [] per tensor, [out], or [out/128, 1, in/128, 1] in blocks
 //             <module>.input_scale     F32 [], static inputs only
@@ -30,7 +32,7 @@ bool is_nvfp4(const QuantScheme& scheme) { return scheme.scale_form() == ScaleFo
 // Nothing where modelopt has no name for it.
 std::string algorithm_of(const QuantScheme& scheme) {
   if (is_nvfp4(scheme) && scheme.weight_type == WeightType::kFloat4)
-    return scheme.activation_bits == 16 ? "W4A16_NVFP4" : "";
+    return scheme.rounds_inputs() ? "NVFP4" : "W4A16_NVFP4";
   if (scheme.weight_type != WeightType::kFloat8 || scheme.scale_form() != ScaleForm::kNumber ||
       scheme.activation_bits != 8)
     return "";
@@ -47,6 +49,7 @@ std::vector<TensorDeclaration> modelopt_tensors(const PlannedModule& m) {
   tensors[0].name = m.module + ".weight";
   if (nvfp4) {
     tensors[2] = {m.module + ".weight_scale_2", DType::kF32, {}};
+    if (tensors.size() > 3) tensors[3] = {m.module + ".input_scale", DType::kF32, {}};
     return tensors;
   }
   for (std::size_t i = 1; i < tensors.size(); ++i) tensors[i].dtype = DType::kF32;
@@ -62,7 +65,7 @@ std::vector<PackedTensor> pack_modelopt(const PlannedModule& m, const QuantizedM
   std::vector<PackedTensor> tensors;
   if (is_nvfp4(m.scheme)) {
     tensors = pack_float4(m, matrix);
-    tensors[2].bytes = scale_bytes(std::array{global_as(matrix, GlobalForm::kFactor)}, DType::kF32);
+    put_globals(matrix, GlobalForm::kFactor, tensors);
   } else {
     QuantizedMatrix wide = matrix;  // scales become F32, whatever they were
     PlannedModule planned = m;
@@ -108,7 +111,9 @@ Json modelopt_config(const ListedModules& listed) {
   Json group =
       Json::object({{"targets", Json::array({"Linear"})},
                     {"weights", numbers_of(scheme.bits, is_nvfp4(scheme) ? Json(kNvfp4Group) : Json())}});
-  if (scheme.activation_bits == 8) group["input_activations"] = numbers_of(8, {});
+  if (scheme.rounds_inputs())
+    group["input_activations"] =
+        numbers_of(scheme.activation_bits, is_nvfp4(scheme) ? Json(kNvfp4Group) : Json());
   config["config_groups"] = Json::object({{"group_0", std::move(group)}});
   return config;
 }
@@ -118,7 +123,8 @@ Json modelopt_config_file(const Json& config) {
                             {"kv_cache_quant_algo", config.find("kv_cache_scheme") ? Json("FP8") : Json()},
                             {"group_size", Json()},
                             {"exclude_modules", config.at("ignore")}});
-  if (config.at("quant_algo") == Json("W4A16_NVFP4")) said["group_size"] = kNvfp4Group;
+  for (const char* algorithm : {"NVFP4", "W4A16_NVFP4"})
+    if (config.at("quant_algo") == Json(algorithm)) said["group_size"] = kNvfp4Group;
   if (const Json* layers = config.find("quantized_layers")) said["quantized_layers"] = *layers;
   return Json::object({{"producer", config.at("producer")}, {"quantization", std::move(said)}});
 }
@@ -130,11 +136,15 @@ Json modelopt_kv_cache(KvCacheType type) {
   return numbers_of(8, {});
 }
 
+bool is_plain(std::string_view algorithm) {
+  return algorithm == "FP8" || algorithm == "NVFP4" || algorithm == "W4A16_NVFP4";
+}
+
 std::optional<std::string> modelopt_refusal(const PlannedModule& m, const PlannedModule& first) {
   const QuantScheme& scheme = m.scheme;
   const std::string algorithm = algorithm_of(scheme), firsts = algorithm_of(first.scheme);
   if (algorithm.empty())
-    return fmt::format("format modelopt stores fp8, fp8_static, fp8_block and nvfp4a16, and not {}",
+    return fmt::format("format modelopt stores fp8, fp8_static, fp8_block, nvfp4 and nvfp4a16, and not {}",
                        scheme.text());
   if (std::optional<std::string> reason = is_nvfp4(scheme) ? float_groups_refusal(m) : codes_refusal(m))
     return reason;
@@ -142,14 +152,13 @@ std::optional<std::string> modelopt_refusal(const PlannedModule& m, const Planne
       (scheme.granularity == Granularity::kBlock && m.out_features % kFloat8Block != 0))
     return fmt::format("{} x {} is not made of whole groups or blocks of {}", m.out_features, m.in_features,
                        scheme.group_of(m.in_features));
-  const bool plain = algorithm == "FP8" || algorithm == "W4A16_NVFP4",
-             plain_first = firsts == "FP8" || firsts == "W4A16_NVFP4";
-  if (algorithm != firsts && !(plain && plain_first))
-    return fmt::format("{} is {} and {} is {}: loaders of modelopt mix fp8_static and nvfp4a16 alone",
+  const bool plain = is_plain(algorithm);
+  if (algorithm != firsts && !(plain && is_plain(firsts)))
+    return fmt::format("{} is {} and {} is {}: loaders of modelopt mix fp8_static, nvfp4 and nvfp4a16 alone",
                        first.module, first.scheme.text(), m.module, scheme.text());
   if (!plain && !experts_of(m.module).empty())
     return fmt::format(
-        "experts of {} are not loaded from modelopt's directories; fp8_static and nvfp4a16 are",
+        "experts of {} are not loaded from modelopt's directories; fp8_static, nvfp4 and nvfp4a16 are",
         scheme.text());
   return std::nullopt;
 }

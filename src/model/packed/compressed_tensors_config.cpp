@@ -122,9 +122,41 @@ QuantScheme read_weights(ConfigFields& weights) {
   return scheme;
 }
 
+// What is passed over, as no number depends on it.
+void finish_inputs(ConfigFields& inputs) {
+  inputs.require_neutral("actorder", nullptr);
+  inputs.require_neutral("block_structure", nullptr);
+  inputs.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+}
+
+// input_activations beside floats in groups: the same floats in groups of as many, with scales that come as
+// the numbers do.
+void read_float_inputs(ConfigFields& inputs, QuantScheme& scheme) {
+  const bool two_levels = scheme.scale_form() == ScaleForm::kTwoLevel;
+  const std::string weights = scheme.text();
+  const auto want = [&](const char* key, const Json& wanted) {
+    const Json* const found = inputs.find(key);
+    if (found == nullptr || !(*found == wanted))
+      inputs.unsupported(key,
+                         fmt::format("is {}, and inputs beside {} have {}",
+                                     found == nullptr ? "missing" : found->dump(), weights, wanted.dump()));
+  };
+  want("num_bits", scheme.bits);
+  want("type", "float");
+  want("strategy", two_levels ? "tensor_group" : "group");
+  want("group_size", scheme.group_size);
+  want("dynamic", two_levels ? Json("local") : Json(true));
+  if (!inputs.flag("symmetric", true))
+    inputs.unsupported("symmetric", "is false; symmetric inputs are supported");
+  scheme.activation_bits = scheme.bits;
+  scheme.activation_scale = ActivationScale::kTokenGroup;
+  finish_inputs(inputs);
+}
+
 // input_activations: 8 bits of the weights' type, symmetric; a scale per token, one per tensor that the
 // checkpoint holds, or with float8 blocks one per group of a token.
 void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
+  if (scheme.scale_form() != ScaleForm::kNumber) return read_float_inputs(inputs, scheme);
   const std::int64_t bits = inputs.integer("num_bits", {1, 64}, 8);
   if (bits != 8) inputs.unsupported("num_bits", fmt::format("is {}; 8 bits are supported", bits));
   const std::string type = inputs.text("type", "int");
@@ -152,13 +184,8 @@ void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
                        fmt::format("the strategy \"{}\", {}, is not supported", strategy,
                                    dynamic ? "dynamic" : "not dynamic"),
                        "dynamic per token and static per tensor are, and groups of 128 beside float8 blocks");
-  if (scheme.scale_form() != ScaleForm::kNumber)
-    inputs.unsupported("num_bits",
-                       fmt::format("inputs that are rounded beside {} are not supported", scheme.text()));
   scheme.activation_bits = 8;
-  inputs.require_neutral("actorder", nullptr);
-  inputs.require_neutral("block_structure", nullptr);
-  inputs.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+  finish_inputs(inputs);
 }
 
 // Which of them a module's weights are stored in shows in their tensors.

@@ -3,8 +3,8 @@
 //
 //   quant_algo                        FP8: E4M3, a scale for the weight and one for its inputs
 //                                     FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO: scales of rows, of blocks of 128
-//                                     NVFP4, W4A16_NVFP4: E2M1 in groups of 16, with a scale for inputs that
-//                                     are rounded to 4 bits as well, or without
+//                                     NVFP4, W4A16_NVFP4: E2M1 in groups of 16, beside inputs that are rounded
+//                                     so too, with a scale for these, or beside inputs as they are
 //                                     MIXED_PRECISION: `quantized_layers` has one for each module it names
 //   ignore, exclude_modules           wildcards as of a shell (*, ?, [...]) over whole names: left dense
 //   kv_cache_scheme, kv_cache_quant_algo
@@ -88,14 +88,16 @@ QuantizationTarget read_algorithm(ConfigFields& at) {
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   const std::int64_t group = at.integer("group_size", {0, kMostGroup}, 0);
-  const bool inputs_of_4 = name == "NVFP4";
-  if (inputs_of_4 || name == "W4A16_NVFP4") {
+  if (name == "NVFP4" || name == "W4A16_NVFP4") {
     if (group != 0 && group != kNvfp4Group)
       at.unsupported("group_size",
                      fmt::format("is {}; {} is read in groups of {}", group, name, kNvfp4Group));
     scheme.weight_type = WeightType::kFloat4;
     scheme.group_size = kNvfp4Group;
-    target.input_scale = inputs_of_4 ? InputScale::kStored : InputScale::kPerhaps;
+    if (name == "NVFP4")
+      scheme.activation_bits = 4, scheme.activation_scale = ActivationScale::kTokenGroup;
+    else
+      target.input_scale = InputScale::kPerhaps;
   } else {
     scheme.bits = scheme.activation_bits = 8;
     scheme.weight_type = WeightType::kFloat8;

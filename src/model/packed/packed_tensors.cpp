@@ -15,6 +15,8 @@
 namespace llmq {
 namespace {
 
+constexpr const char *kInputScaleSuffix = ".input_scale", *kInputGlobalSuffix = ".input_global_scale";
+
 // The group of each column, checked. Where every run of `group` columns shares one, whatever the groups are
 // called, columns need no index: the groups are renamed when the weight is read.
 void read_group_index(const Checkpoint& checkpoint, const std::string& name, PackedTensors& packed) {
@@ -210,6 +212,10 @@ float read_input_scale(const Checkpoint& checkpoint, const PackedTensors& packed
   const float scale = checkpoint.read_float32(*packed.input_scale).at(0);
   if (!(scale > 0 && all_finite({&scale, 1})))
     bad_tensor(checkpoint, packed.input_scale->name, fmt::format("is {}; a scale is above 0", scale));
+  // What is stored is of use where its reciprocal is, which is what the other containers say.
+  if (const float inverse = 1 / scale;
+      packed.scheme.rounds_inputs_in_float_groups() && !all_finite({&inverse, 1}))
+    bad_tensor(checkpoint, packed.input_scale->name, fmt::format("is {}, and 1 / it is no number", scale));
   return scale;
 }
 
@@ -282,7 +288,6 @@ void refuse_companions(const Checkpoint& checkpoint, const std::string& module, 
       {".pre_quant_scale", "inputs that are scaled before they meet the weight are not supported"},
       {".svdquant_lora_a", "a weight of low rank beside the codes is not supported"},
       {".input_zero_point", "asymmetric quantization of activations is not supported"},
-      {".input_global_scale", "a global scale is not supported"},
   };
   for (const auto& [suffix, message] : kRefused)
     if (checkpoint.find(module + suffix) != nullptr) unsupported_tensor(checkpoint, module + suffix, message);
@@ -321,17 +326,21 @@ std::optional<std::string> module_of_codes(const StoredTensor& tensor, PackedFor
 
 namespace {
 
-// The scale of static inputs, where the scheme has them and nowhere else; and of inputs that are rounded to 4
-// bits by whoever can, which is looked at and passed over.
+// The calibrated scale of inputs, where the scheme has one and nowhere else; W4A16_NVFP4 may have one for
+// whoever rounds inputs, which is looked at and passed over.
 void open_input_scale(const Checkpoint& checkpoint, const std::string& module, InputScale stored,
                       PackedTensors& packed) {
-  const std::string name = module + ".input_scale";
+  const bool compressed_global = packed.scheme.rounds_inputs_in_float_groups() &&
+                                 packed.scheme.calibrates_inputs() &&
+                                 packed.format == PackedFormat::kCompressedTensors;
+  const std::string name = module + (compressed_global ? kInputGlobalSuffix : kInputScaleSuffix),
+                    other = module + (compressed_global ? kInputScaleSuffix : kInputGlobalSuffix);
   const bool there = checkpoint.find(name) != nullptr;
-  if (packed.scheme.activation_scale == ActivationScale::kTensor || stored == InputScale::kStored ||
-      (stored == InputScale::kPerhaps && there))
+  if (packed.scheme.calibrates_inputs() || (stored == InputScale::kPerhaps && there))
     packed.input_scale = &expect_scales(checkpoint, name, {Shape{1}, Shape{}, Shape{1, 1}});
-  else if (there)
-    bad_tensor(checkpoint, name, "is stored, although quantization_config asks for no static scale");
+  for (const std::string& unread : {packed.input_scale == nullptr ? name : other, other})
+    if (checkpoint.find(unread) != nullptr)
+      bad_tensor(checkpoint, unread, "is stored, although quantization_config asks for no such scale");
 }
 
 }  // namespace
@@ -353,10 +362,10 @@ PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig
                          : bytes      ? open_packed_bytes(checkpoint, module, *scheme, format)
                          : compressed ? open_compressed(checkpoint, module, *scheme)
                                       : open_gptq(checkpoint, module, *scheme);
+  packed.format = format;
   open_input_scale(checkpoint, module, quantization.input_scale_of(module), packed);
   const std::string index = module + std::string(index_suffix(format));
   if (index != module && checkpoint.find(index) != nullptr) read_group_index(checkpoint, index, packed);
-  packed.format = format;
   packed.by_gptqmodel = quantization.by_gptqmodel();
   return packed;
 }

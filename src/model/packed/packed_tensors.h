@@ -25,6 +25,7 @@ inline constexpr const char* kPackedSuffixes[] = {kPackedSuffix,
                                                   ".qzeros",
                                                   ".g_idx",
                                                   ".input_scale",
+                                                  ".input_global_scale",
                                                   ".weight_global_scale",
                                                   ".weight_scale_2"};
 inline constexpr const char* kTransposedSuffix = ".qweight";  // of AWQ and GPTQ

@@ -2,9 +2,9 @@
 //
 //   compressed-tensors   formats pack-quantized, int-quantized, float-quantized, nvfp4-pack-quantized,
 //                        mxfp4-pack-quantized, mxfp8-quantized; config_groups of integer or float weight
-//                        schemes, the first two with 8-bit inputs or without, each with targets; ignore. A
-//                        target is a module's full name, "re:" and a regular expression from its start, or
-//                        the class Linear, in this order of precedence.
+//                        schemes with rounded inputs or without, each with targets; ignore. A target is a
+//                        module's full name, "re:" and a regular expression from its start, or the class
+//                        Linear, in this order of precedence.
 //   awq                  version gemm, 4 bits, one scheme for all.
 //   gptq                 checkpoint_format gptq or gptq_v2, 2, 3, 4 and 8 bits; `dynamic`: regular
 //                        expressions from the start of a module's name, the first that matches changes the
@@ -14,7 +14,7 @@
 //                        another scheme.
 //   modelopt             quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4 and W4A16_NVFP4, or
 //                        MIXED_PRECISION with `quantized_layers`; in its words of config.json or of the
-//                        older hf_quant_config.json (io/codes/modelopt_names.cpp). Inputs of 4 bits stay.
+//                        older hf_quant_config.json (io/codes/modelopt_names.cpp)
 //   bitsandbytes, fp8    tensors that are numbers from opening on (io/bitsandbytes.cpp,
 //                        io/float8_blocks.cpp).
 //   mxfp4                of gpt-oss: tensors that say it by their names; nothing is asked for here.
@@ -33,8 +33,8 @@
 
 namespace llmq {
 
-// Of a module whose inputs stay as they are here: whether a scale for them stands beside its weight.
-enum class InputScale : std::uint8_t { kNone, kPerhaps, kStored };
+// Of a module whose inputs stay as they are: whether a scale for them may stand beside its weight.
+enum class InputScale : std::uint8_t { kNone, kPerhaps };
 
 struct QuantizationTarget {
   std::string text;                    // as written

@@ -37,11 +37,19 @@ float largest_of(std::span<const float> group) {
   return largest;
 }
 
+float global_for(float largest, float range, bool power_of_two) {
+  const float global = nvfp4_global(largest, range);
+  return power_of_two ? std::ldexp(1.0f, std::clamp(std::ilogb(global), -kLastPower, kLastPower)) : global;
+}
+
 }  // namespace
 
 float float_group_global(float largest, bool search, bool power_of_two) {
-  const float global = nvfp4_global(largest, search ? kRoomToSearch : kWholeRange);
-  return power_of_two ? std::ldexp(1.0f, std::clamp(std::ilogb(global), -kLastPower, kLastPower)) : global;
+  return global_for(largest, search ? kRoomToSearch : kWholeRange, power_of_two);
+}
+
+float float_input_global(float largest, bool power_of_two) {
+  return global_for(largest, kWholeRange, power_of_two);
 }
 
 float float_group_reach(float global) { return kE2M1Top * nvfp4_scale(kLastLevel, global); }

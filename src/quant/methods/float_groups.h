@@ -30,6 +30,8 @@ struct FloatGroupRounding {
 // The global scale for a weight, or several that share it, with `largest` the largest magnitude in them; the
 // power of two below it where that is asked for, so that the largest group has at least half of that range.
 float float_group_global(float largest, bool search, bool power_of_two = false);
+// That of inputs with `largest` the largest magnitude that calibration saw: all of E4M3's range is theirs.
+float float_input_global(float largest, bool power_of_two);
 // The largest magnitude that the largest group scale of such a global does not cut.
 float float_group_reach(float global);
 float largest_magnitude(std::span<const float> weight, ThreadPool& pool);

@@ -9,6 +9,7 @@
 #include "device/host_rounding.h"
 #include "quant/methods/float_groups.h"
 #include "quant/methods/float_value.h"
+#include "tensor/block_scales.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/named_range.h"
+#include "quant/methods/float_groups.h"
 #include "quant/methods/rtn.h"
 #include "quant/methods/smoothquant/smooth_loss.h"
 #include "quant/pipeline/weight_checks.h"
@@ -101,11 +102,17 @@ double LinearJudgement::input_error(const LinearWork& work, const SeenInput& see
 
 void LinearJudgement::set_input_scale(QuantizedMatrix& matrix, const SeenInput& seen,
                                       const std::string& module) const {
-  if (matrix.scheme.activation_scale != ActivationScale::kTensor) return;
+  if (!matrix.scheme.calibrates_inputs()) return;
   const std::span<const float> largest = seen.stats.absolute_max();
   const float top = block_.run.plan.activations.whole
                         ? *std::max_element(largest.begin(), largest.end())
                         : seen.rows.magnitude_at(block_.run.plan.activations.percentile);
+  if (matrix.scheme.scale_form() == ScaleForm::kTwoLevel) {
+    // of an expert that no row was sent to, the rows are those of its layer
+    matrix.input_scale =
+        float_input_global(top == 0 ? seen.rows.magnitude_at(100) : top, block_.run.plan.floats.power_of_two);
+    return;
+  }
   matrix.input_scale = stored_scale(input_scale(matrix.scheme.weight_type, top), matrix.scheme.scale_dtype);
   if (!std::isfinite(matrix.input_scale))
     fail(ErrorKind::kUnsupported, {fmt::format("its inputs reach {:g}, which needs a scale beyond {}'s range",

@@ -54,7 +54,7 @@ void check_scales(const QuantizedMatrix& matrix, const std::string& module, cons
     check_scale(matrix.scales[i], fmt::format("the scale of row {}, group {}", i / groups, i % groups),
                 module, file);
   }
-  if (matrix.scheme.activation_scale == ActivationScale::kTensor)
+  if (matrix.scheme.calibrates_inputs())
     check_scale(matrix.input_scale, "the scale of its inputs", module, file);
 }
 

@@ -146,10 +146,11 @@ double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t con
 }
 
 // A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes
-// in the compute type, INT8 codes as bytes and E4M3 as BF16.
+// in the compute type, INT8 codes as bytes, E4M3 and floats in groups beside such inputs as BF16.
 StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const QuantScheme* packed,
                      const EstimateRequest& request, const MachineRates& machine) {
-  const bool low = packed != nullptr && rounds_inputs(*packed);
+  const bool in_groups = packed != nullptr && packed->rounds_inputs_in_float_groups();
+  const bool low = packed != nullptr && packed->rounds_inputs() && !in_groups;
   const bool float8 = low && packed->weight_type == WeightType::kFloat8;
   StepCosts costs;
   costs.flops_per_second = machine.bfloat16_flops;
@@ -161,7 +162,7 @@ StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const Qua
     return costs;
   }
   const double element = request.compute == Compute::kFloat32 ? 4 : 2;
-  const double linear_element = low && !float8 ? 1 : element;
+  const double linear_element = in_groups ? 2 : low && !float8 ? 1 : element;
   costs.weight_bytes =
       static_cast<std::uint64_t>(sizes.linear_weights * linear_element + sizes.head_weights * element);
   return costs;

@@ -64,7 +64,7 @@ std::uint64_t PeakMemory::sampled_rows_on_device(const BlockSpec& block, SiteId 
     all += positive(linear.out_features);
     sizes.channels = positive(linear.in_features);
     if (planned_.at(linear.module).activation_scale == ActivationScale::kTokenGroup)
-      sizes.groups = (sizes.channels + kFloat8Block - 1) / kFloat8Block;
+      sizes.groups = positive(planned_.at(linear.module).groups_of(linear.in_features));
   }
   sizes.weights = (all + sampled_stride(all) - 1) / sampled_stride(all);
   return device_smooth_bytes(sizes);

@@ -88,8 +88,8 @@ std::vector<ChosenLinear> choose_linears(const Recipe& recipe, const ModelSpec& 
     return found;
   };
   std::vector<ChosenLinear> chosen;
-  const bool perhaps_8 = std::any_of(recipe.mixed.schemes.begin(), recipe.mixed.schemes.end(),
-                                     [](const auto& one) { return one && one->activation_bits == 8; });
+  const auto rounds = [](const auto& one) { return one && one->activation_bits != 16; };
+  const bool perhaps_rounds = std::any_of(recipe.mixed.schemes.begin(), recipe.mixed.schemes.end(), rounds);
   int absorbed = 0;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
@@ -111,7 +111,7 @@ std::vector<ChosenLinear> choose_linears(const Recipe& recipe, const ModelSpec& 
         overrides[i].used = true;
         request = recipe.overrides[i].scheme;
       }
-      const bool absorbed_one = linear.absorbed && request && (perhaps_8 || request->activation_bits == 8);
+      const bool absorbed_one = linear.absorbed && request && (perhaps_rounds || rounds(request));
       if (absorbed_one && !absorbed++) plan.warnings.push_back(kept_from_rounded_inputs(linear));
       if (absorbed_one || !request)
         plan.ignored.push_back(linear.module);
@@ -158,9 +158,8 @@ std::int64_t experts_to_calibrate(const Recipe& recipe, const ModelSpec& spec, c
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   plan.calibration = recipe.calibration;
   plan.needs_calibration = plan.traits->calibrates || plan.kv_cache ||
-                           std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& m) {
-                             return m.scheme.activation_scale == ActivationScale::kTensor;
-                           });
+                           std::any_of(plan.modules.begin(), plan.modules.end(),
+                                       [](const PlannedModule& m) { return m.scheme.calibrates_inputs(); });
   if (!plan.needs_calibration && !plan.target_bits) return;
   refuse_uncalibrated_blocks(recipe, spec, plan);
   plan.experts_at_once = experts_to_calibrate(recipe, spec, plan);

@@ -33,7 +33,7 @@ Preference preference(const SchemeEstimate& scheme, const std::optional<QuantSch
   p.bits = packed->bits;
   const bool float8 = packed->weight_type == WeightType::kFloat8;
   p.kind = 1;
-  if (rounds_inputs(*packed))
+  if (packed->rounds_inputs() && !packed->rounds_inputs_in_float_groups())
     p.kind =
         float8 ? (machine.float8_flops > 0 ? 3 : 0) : (machine.int8_flops > 0 || machine.measured ? 2 : 0);
   return p;

@@ -9,7 +9,6 @@
 namespace llmq {
 
 inline constexpr const char* kOriginalScheme = "original";
-inline bool rounds_inputs(const QuantScheme& scheme) { return scheme.activation_bits == 8; }
 
 // Fills `recommended` and `reason`. `packed`: of each scheme, that of its first linear where it is llmq's
 // own.

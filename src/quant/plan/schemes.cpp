@@ -56,16 +56,19 @@ QuantScheme resolve_scheme(const ChosenLinear& c, const std::vector<ChosenLinear
   scheme.bits = r.bits;
   scheme.activation_bits = r.activation_bits;
   scheme.weight_type = r.weight_type;
-  if (r.activation_bits != 16 && r.activation_bits != 8)
+  const bool in_float_groups =
+      r.weight_type != WeightType::kInteger && granularity_of(r) == Granularity::kGroup;
+  if (r.activation_bits != 16 && r.activation_bits != 8 && !in_float_groups)
     fail(ErrorKind::kUnsupported,
          {fmt::format("{}-bit activations are not in this version", r.activation_bits), source, "scheme",
           fmt::format("write w{0}a16 or w{0}a8", r.bits)});
   scheme.granularity = granularity_of(r);
-  scheme.symmetric = r.symmetric.value_or(symmetric || r.activation_bits == 8);
-  if (r.activation_bits == 8)
-    scheme.activation_scale = r.static_activations                        ? ActivationScale::kTensor
-                              : scheme.granularity == Granularity::kBlock ? ActivationScale::kTokenGroup
-                                                                          : ActivationScale::kToken;
+  scheme.symmetric = r.symmetric.value_or(symmetric || r.activation_bits != 16);
+  const bool by_groups = in_float_groups || scheme.granularity == Granularity::kBlock;
+  if (r.activation_bits != 16)
+    scheme.activation_scale = r.static_activations ? ActivationScale::kTensor
+                              : by_groups          ? ActivationScale::kTokenGroup
+                                                   : ActivationScale::kToken;
   if (scheme.granularity != Granularity::kGroup) return scheme;
   if (group_is_open(r) && !open_group)
     fail(ErrorKind::kUsage,

@@ -18,7 +18,8 @@ struct QuantArgs {
   std::string name;  // "config_groups.group_0.weights"
   int bits = 8;      // its defaults
   bool is_float = false, is_symmetric = true, is_dynamic = false;
-  std::string strategy;  // empty: not given
+  bool is_local = false;  // dynamic but for the global scale of two levels
+  std::string strategy;   // empty: not given
   std::optional<int> group_size;
   std::optional<std::vector<int>> block;
   const Yaml::Member* order = nullptr;  // actorder, where it asks for one

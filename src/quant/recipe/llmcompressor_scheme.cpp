@@ -26,11 +26,11 @@ constexpr std::array<Preset, 14> kPresets = {{
     {"INT8", "w8a8_channel_sym", {}},
     {"UNQUANTIZED", {}, "it quantizes nothing; name the linears under ignore"},
     {"W4AFP8", {}, "integer codes go with integer inputs: W4A8, or FP8_DYNAMIC for both"},
-    {"NVFP4", {}, "inputs of 4 bits are not rounded here: NVFP4A16"},
+    {"NVFP4", "nvfp4", {}},
     {"NVFP4A16", "nvfp4a16", {}},
-    {"MXFP4", {}, "inputs of 4 bits are not rounded here: MXFP4A16"},
+    {"MXFP4", "mxfp4a4", {}},
     {"MXFP4A16", "mxfp4", {}},
-    {"MXFP8", {}, "inputs in groups of 32 are not rounded here: MXFP8A16, FP8_DYNAMIC or FP8_BLOCK"},
+    {"MXFP8", "mxfp8", {}},
     {"MXFP8A16", "mxfp8a16", {}},
 }};
 
@@ -101,7 +101,34 @@ SchemeRequest integer_scheme(const QuantArgs& weights, const QuantArgs* inputs) 
   return scheme;
 }
 
-// One of the three schemes of E4M3 that there are.
+// Floats in groups, whose inputs stay or become the same floats.
+SchemeRequest float_group_scheme(const QuantArgs& weights, const QuantArgs* inputs) {
+  const bool two_levels = strategy_of(weights) == "tensor_group", of_4 = weights.bits == 4;
+  const int group = two_levels ? kNvfp4Group : kMxGroup;
+  if (!of_4 && (two_levels || weights.bits != 8))
+    weights.refuse("num_bits", fmt::format("floats of {} bits are not written so", weights.bits),
+                   two_levels ? "write num_bits: 4" : "write num_bits: 4 or 8");
+  if (weights.group_size != group)
+    weights.refuse("group_size", fmt::format("such floats come in groups of {} here", group),
+                   fmt::format("write group_size: {}", group));
+  if (inputs == nullptr) return parse_scheme(two_levels ? "nvfp4a16" : of_4 ? "mxfp4" : "mxfp8a16");
+  const auto want = [&](bool holds, std::string_view key) {
+    if (holds) return;
+    inputs->refuse(
+        key, "inputs beside floats in groups are rounded to the same floats",
+        fmt::format("write {{num_bits: {}, type: float, strategy: {}, group_size: {}, dynamic: {}}}",
+                    weights.bits, strategy_of(weights), group, two_levels ? "local" : "true"));
+  };
+  want(inputs->is_float, "type");
+  want(inputs->bits == weights.bits, "num_bits");
+  want(inputs->is_symmetric, "symmetric");
+  want(strategy_of(*inputs) == strategy_of(weights), "strategy");
+  want(inputs->group_size == group, "group_size");
+  want(inputs->is_dynamic && inputs->is_local == two_levels, "dynamic");
+  return parse_scheme(two_levels ? "nvfp4" : of_4 ? "mxfp4a4" : "mxfp8");
+}
+
+// One of the three schemes of E4M3 with plain scales that there are.
 SchemeRequest float_scheme(const QuantArgs& weights, const QuantArgs* inputs) {
   struct Row {
     std::string_view weights, inputs;
@@ -189,6 +216,11 @@ SchemeRequest scheme_of(const QuantArgs& weights, const QuantArgs* inputs) {
   if (weights.is_dynamic) weights.refuse("dynamic", "weights are rounded once", "write dynamic: false");
   if (weights.block && strategy_of(weights) != "block")
     weights.refuse("block_structure", "only strategy block has blocks", "leave it out");
+  const std::string strategy = strategy_of(weights);
+  if (weights.is_float && (strategy == "tensor_group" || strategy == "group"))
+    return float_group_scheme(weights, inputs);
+  if (inputs != nullptr && inputs->is_local)
+    inputs->refuse("dynamic", "'local' belongs to NVFP4", "write true or false");
   return weights.is_float ? float_scheme(weights, inputs) : integer_scheme(weights, inputs);
 }
 
@@ -235,9 +267,8 @@ void read_block(Draft& draft, const Yaml::Member& key) {
 }
 
 void read_dynamic(Draft& draft, const Yaml::Member& key) {
-  if (is_text(key.value, {"local"}))
-    draft.args.refuse("dynamic", "'local' belongs to NVFP4", "write true or false");
-  draft.args.is_dynamic = read_flag(key.value);
+  draft.args.is_local = is_text(key.value, {"local", "LOCAL"});
+  draft.args.is_dynamic = draft.args.is_local || read_flag(key.value);
 }
 
 void read_args_order(Draft& draft, const Yaml::Member& key) {

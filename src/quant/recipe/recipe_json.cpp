@@ -71,7 +71,7 @@ SchemeRequest scheme_of(const Json& json, const std::string& file) {
     if (key == "bits")
       scheme.bits = small_integer(value, 2, 8, file);
     else if (key == "activation_bits")
-      scheme.activation_bits = small_integer(value, 8, 16, file);
+      scheme.activation_bits = small_integer(value, 4, 16, file);
     else if (key == "granularity")
       scheme.granularity = granularity_of(value.as_string(), file);
     else if (key == "type" && value == Json("float8"))

@@ -3,6 +3,7 @@
 // floats.json was written by compressed-tensors 0.20.0 (make_floats_golden.py beside it).
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "base/half.h"
@@ -35,6 +36,8 @@ QuantScheme float_group_scheme(const std::string& text) {
   const SchemeRequest asked = parse_scheme(text);
   QuantScheme scheme;
   scheme.bits = asked.bits;
+  scheme.activation_bits = asked.activation_bits;
+  if (asked.activation_bits != 16) scheme.activation_scale = ActivationScale::kTokenGroup;
   scheme.weight_type = asked.weight_type;
   scheme.group_size = asked.group_size.value();
   scheme.symmetric = true;
@@ -105,6 +108,46 @@ TEST(Floats, AGlobalScaleMayBeAPowerOfTwo) {
   for (std::size_t row = 0; row < 2; ++row)
     EXPECT_EQ(nvfp4_scale(static_cast<std::uint8_t>(tensors[1].bytes[row]), 0x1p-12f, GlobalForm::kFactor),
               matrix.scales[row]);
+}
+
+// Inputs as they are rounded while the model runs, and their global scale.
+TEST(Floats, RoundedInputsEqualTheLibrarys) {
+  const Json golden = golden_cases("floats.json");
+  ASSERT_EQ(golden.at("inputs").items().size(), 4u);
+  float whole = 0;
+  for (const Json& one : golden.at("inputs").items()) {
+    QuantScheme scheme = float_group_scheme(one.at("scheme").as_string());
+    SCOPED_TRACE(scheme.text());
+    const auto global = static_cast<float>(one.at("global").as_double());
+    std::vector<float> values = numbers_of(one.at("x").as_string());
+    const std::vector<float> wanted = numbers_of(one.at("levels").as_string());
+    if (scheme.calibrates_inputs()) {
+      float largest = 0;
+      for (const float value : values) largest = std::max(largest, std::fabs(value));
+      whole = float_input_global(largest, false);
+      EXPECT_TRUE(global == whole || global == 4 * whole) << global;
+      EXPECT_EQ(float_input_global(largest, true), std::exp2(std::floor(std::log2(whole))));
+    }
+    std::vector<float> factors = values;
+    const InputGroups by_library = input_groups(scheme, global, GlobalForm::kDivisor);
+    ASSERT_EQ(by_library.size, scheme.group_size);
+    for (std::size_t at = 0; at < values.size(); at += static_cast<std::size_t>(by_library.size))
+      round_input_group(by_library, values.data() + at, by_library.size);
+    EXPECT_EQ(values, wanted);
+    // What modelopt multiplies by means the same where it is a power of two.
+    if (!scheme.calibrates_inputs()) continue;
+    std::vector<float> again = factors;
+    InputGroups multiplied = input_groups(scheme, 0x1p-4f, GlobalForm::kFactor),
+                divided = input_groups(scheme, 0x1p4f, GlobalForm::kDivisor);
+    for (std::size_t at = 0; at < values.size(); at += static_cast<std::size_t>(by_library.size)) {
+      round_input_group(multiplied, factors.data() + at, multiplied.size);
+      round_input_group(divided, again.data() + at, divided.size);
+    }
+    EXPECT_EQ(factors, again);
+    EXPECT_EQ(global_factor(multiplied), global_factor(divided));
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(float_input_global(0, false), 1) << "nothing was ever seen";
 }
 
 TEST(Floats, ExponentsAreTheLibrarysAndNotOcps) {

@@ -8,6 +8,8 @@ weights   BF16 weights, the scales that the library's calculate_qparams and gene
 codes     [number, code of E2M1] on a grid that has every tie.
 levels    [number, byte] of scales of two levels: E4M3 with 0.125 in place of 0.
 exponents [bits of the code, largest magnitude, byte] of MX scales.
+inputs    BF16 numbers as FP32 inputs, the global scale that generate_gparam finds for their largest magnitude (and one four times it: groups beyond the range), and
+          code * level of each number as the library's dynamic quantization finds them.
 """
 import json
 import sys
@@ -19,8 +21,8 @@ from compressed_tensors.compressors.nvfp4 import NVFP4PackedCompressor
 from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8, unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
-from compressed_tensors.quantization.quant_scheme import MXFP4A16, MXFP8A16, NVFP4A16
-from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+from compressed_tensors.quantization.quant_scheme import MXFP4, MXFP4A16, MXFP8, MXFP8A16, NVFP4, NVFP4A16
+from compressed_tensors.quantization.utils import calculate_qparams, compute_dynamic_scales_and_zp, generate_gparam
 from compressed_tensors.quantization.utils.mxfp_utils import generate_mx_scales
 
 NAMES = {torch.uint8: "U8", torch.float8_e4m3fn: "F8_E4M3", torch.float32: "F32"}
@@ -91,7 +93,19 @@ def exponents():
     return found
 
 
+def inputs(name, preset, beyond):
+    args, x = preset["input_activations"], (hard_weight(7) * 40).float()
+    x[7, 3] = 2.0**-99
+    glob = generate_gparam(x.min(), x.max()) * beyond if args.strategy == "tensor_group" else None
+    level, _ = compute_dynamic_scales_and_zp(x, args, None, glob)
+    codes = quantize(x, level, None, args, global_scale=glob)
+    made = codes * level.repeat_interleave(args.group_size, -1)
+    assert torch.equal(made, made.bfloat16().float())
+    return {"scheme": name, "shape": list(x.shape), "global": glob.item() if glob is not None else 0, "x": raw(x.bfloat16()), "levels": raw(made.bfloat16())}
+
+
 weights = [case(*one, seed) for seed, one in enumerate(CASES)]
+rounded = [inputs(*one) for one in (("nvfp4", NVFP4, 1), ("nvfp4", NVFP4, 4), ("mxfp4a4", MXFP4, 1), ("mxfp8", MXFP8, 1))]
 with open(sys.argv[1], "w") as file:
     file.write("{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in
-                                  dict(weights=weights, codes=codes(), levels=levels(), exponents=exponents()).items()) + "\n}\n")
+                                  dict(weights=weights, codes=codes(), levels=levels(), exponents=exponents(), inputs=rounded).items()) + "\n}\n")

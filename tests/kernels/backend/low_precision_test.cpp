@@ -3,6 +3,8 @@
 // bounded like any other (support/tolerance.h).
 #include "device/low_precision.h"
 #include "backend_fixture.h"
+#include "tensor/block_scales.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq::testing {
 namespace {
@@ -29,16 +31,32 @@ constexpr LowPrecisionCase kLowPrecisionCases[] = {
     {"fp8_static", WeightType::kFloat8, 8, Granularity::kTensor, 0, true, ActivationScale::kTensor},
     {"fp8_block", WeightType::kFloat8, 8, Granularity::kBlock, 0, true, ActivationScale::kTokenGroup},
     {"fp8_block_token", WeightType::kFloat8, 8, Granularity::kBlock, 0, true, ActivationScale::kToken},
+    {"nvfp4", WeightType::kFloat4, 4, Granularity::kGroup, 16, true, ActivationScale::kTokenGroup},
+    {"mxfp4a4", WeightType::kFloat4, 4, Granularity::kGroup, 32, true, ActivationScale::kTokenGroup},
+    {"mxfp8", WeightType::kFloat8, 8, Granularity::kGroup, 32, true, ActivationScale::kTokenGroup},
 };
 
-bool is_float8(const LowPrecisionCase& c) { return c.type == WeightType::kFloat8; }
+bool is_float(const LowPrecisionCase& c) { return c.type != WeightType::kInteger; }
+
+// A scale that is stored in the scheme's form.
+float stored_in_form(const QuantizedMatrix& matrix, Numbers& numbers) {
+  switch (matrix.scheme.scale_form()) {
+    case ScaleForm::kNumber:
+      return static_cast<float>(0.001 + numbers.uniform());
+    case ScaleForm::kTwoLevel:
+      return nvfp4_scale(static_cast<std::uint8_t>(1 + numbers.below(0x7e)), matrix.global_scale);
+    case ScaleForm::kExponent:
+      return mxfp4_scale(static_cast<std::uint8_t>(120 + numbers.below(10)));
+  }
+  return 0;
+}
 
 // Random codes, scales and zeros; a scale is shared as the granularity says.
 QuantizedMatrix low_precision_matrix(const LowPrecisionCase& c, std::int64_t n, std::int64_t k,
                                      Numbers& numbers) {
   QuantizedMatrix matrix;
   matrix.scheme.bits = c.bits;
-  matrix.scheme.activation_bits = 8;
+  matrix.scheme.activation_bits = c.type == WeightType::kFloat4 ? 4 : 8;
   matrix.scheme.weight_type = c.type;
   matrix.scheme.activation_scale = c.activation;
   matrix.scheme.granularity = c.granularity;
@@ -47,9 +65,11 @@ QuantizedMatrix low_precision_matrix(const LowPrecisionCase& c, std::int64_t n, 
   matrix.out_features = n;
   matrix.in_features = k;
   if (c.activation == ActivationScale::kTensor) matrix.input_scale = 0.0078f;
+  if (matrix.scheme.calibrates_inputs() && c.activation != ActivationScale::kTensor)
+    matrix.input_scale = 700, matrix.global_scale = 3000;
   for (std::int64_t i = 0; i < n * k; ++i) {
     std::int64_t code = numbers.below(matrix.scheme.code_count());
-    if (is_float8(c) && code % 128 == 127) code = 0x7e;  // 448, not NaN
+    if (c.type == WeightType::kFloat8 && code % 128 == 127) code = 0x7e;  // 448, not NaN
     matrix.codes.push_back(static_cast<std::uint8_t>(code));
   }
   for (std::int64_t row = 0; row < n; ++row)
@@ -58,7 +78,7 @@ QuantizedMatrix low_precision_matrix(const LowPrecisionCase& c, std::int64_t n, 
                           (c.granularity == Granularity::kBlock && row % kFloat8Block != 0);
       matrix.scales.push_back(shared
                                   ? matrix.scales[static_cast<std::size_t>((row - 1) * matrix.groups() + g)]
-                                  : static_cast<float>(0.001 + numbers.uniform()));
+                                  : stored_in_form(matrix, numbers));
       matrix.zeros.push_back(static_cast<std::uint8_t>(
           c.symmetric ? matrix.scheme.middle() : numbers.below(matrix.scheme.code_count())));
     }
@@ -71,8 +91,9 @@ QuantizedMatrix low_precision_magnitudes(QuantizedMatrix matrix) {
     for (std::int64_t k = 0; k < matrix.in_features; ++k) {
       std::uint8_t& code = matrix.codes[static_cast<std::size_t>(n * matrix.in_features + k)];
       const int zero = matrix.zeros[static_cast<std::size_t>(n * matrix.groups() + k / matrix.group())];
-      code = matrix.scheme.weight_type == WeightType::kFloat8
-                 ? static_cast<std::uint8_t>(code & 0x7f)
+      code = matrix.scheme.weight_type == WeightType::kFloat8 ? static_cast<std::uint8_t>(code & 0x7f)
+             : matrix.scheme.weight_type == WeightType::kFloat4
+                 ? static_cast<std::uint8_t>(code & 7)
                  : static_cast<std::uint8_t>(code > zero ? code - zero : zero - code);
     }
   std::fill(matrix.zeros.begin(), matrix.zeros.end(), std::uint8_t{0});
@@ -106,7 +127,7 @@ class LowPrecision : public BackendTest {
     // roundings of the sum and one more product in token groups. The oracle rounds its result once.
     // Magnitudes of the inputs may round to 127 where the input rounded to -128.
     const auto groups = static_cast<double>(matrix.groups());
-    const double roundings = 2 * groups + 1 + (is_float8(c) ? static_cast<double>(k) + 1 : 0);
+    const double roundings = 2 * groups + 1 + (is_float(c) ? static_cast<double>(k) + 1 : 0);
     std::vector<double> bound;
     for (std::size_t i = 0; i < want.size(); ++i)
       bound.push_back(gamma(roundings) * sums[i] * (128.0 / 127.0) * (1 + kFp32Roundoff) +
@@ -114,7 +135,7 @@ class LowPrecision : public BackendTest {
     std::vector<float> got = run_low_precision(backend(), matrix, compute, m, x, bias);
     ASSERT_EQ(outside(got, widened(want), bound), "");
     const bool cpu = GetParam().name.rfind("cpu", 0) == 0;
-    if (cpu && !is_float8(c)) {
+    if (cpu && !is_float(c)) {
       ASSERT_TRUE(same_bits(got, run_low_precision(*scalar_, matrix, compute, m, x, bias)));
     }
     plant(c, matrix, x, got, want, bound, compute);
@@ -125,7 +146,7 @@ class LowPrecision : public BackendTest {
              std::vector<float> got, const std::vector<float>& want, const std::vector<double>& bound,
              Compute compute) {
     const std::int64_t k = matrix.in_features, n = matrix.out_features;
-    if (is_float8(c) || k > 65) return;  // a thousand groups of 5 may round by more than one code
+    if (is_float(c) || k > 65) return;  // a thousand groups of 5 may round by more than one code
     float greatest = 0, input = 0;
     for (const float v : rounded(activation_dtype(compute), {x.end() - k, x.end()}))
       input = std::max(input, std::fabs(v));
@@ -250,6 +271,47 @@ TEST_P(LowPrecision, IntegerRoundingIsCompressedTensors) {
             want);
 }
 
+// Inputs as floats in groups, seen through an identity: each with the scale of its own 16 or 32 columns, from
+// inputs of either type.
+TEST_P(LowPrecision, FloatGroupsAreRoundedByThemselves) {
+  const struct {
+    const LowPrecisionCase& c;
+    float one;
+    std::vector<float> x, want;
+  } cases[] = {
+      // 6 / 6 * 64 is 64, of 16 columns; then 0.375 / 6 * 64, and a largest one of 7: 7 / 6 * 64 becomes 72
+      {kLowPrecisionCases[11], 2, {6, 5, -2.5f, 0.25f, -0.2f, 0.3f}, {6, 4, -2, 0, 0, 0.5f}},
+      {kLowPrecisionCases[11], 2, {0.375f, -0.09375f}, {0.375f, -0.09375f}},
+      {kLowPrecisionCases[11], 2, {7, 1}, {6.75f, 1.125f}},
+      {kLowPrecisionCases[12], 2, {7, 6.9f, 1, 0.7f}, {8, 6, 1, 1}},  // from 1.75 * 4 on by 2
+      {kLowPrecisionCases[12], 2, {6.9f, 5, 1, 0.2f}, {6, 4, 1, 0}},
+      {kLowPrecisionCases[13], 0x38, {448, 100, 1.0625f, 0.01f}, {448, 96, 1, 0.01171875f}}};
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.c.name);
+    Numbers numbers(1);
+    const std::int64_t k = 96, first = 32;
+    QuantizedMatrix identity = low_precision_matrix(one.c, k, k, numbers);
+    identity.global_scale = 4, identity.input_scale = 64;
+    std::fill(identity.codes.begin(), identity.codes.end(), std::uint8_t{0});
+    std::fill(identity.scales.begin(), identity.scales.end(), 1.0f);
+    for (std::int64_t i = 0; i < k; ++i)
+      identity.codes[static_cast<std::size_t>(i * k + i)] = static_cast<std::uint8_t>(one.one);
+    std::vector<float> x(static_cast<std::size_t>(k), 0.0f), want(x);
+    std::fill_n(x.begin(), first, 1000.0f);  // another group's
+    std::copy(one.x.begin(), one.x.end(), x.begin() + first);
+    std::copy(one.want.begin(), one.want.end(), want.begin() + first);
+    for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+      if (compute == Compute::kBFloat16) {
+        const std::vector<float> rounded_x = rounded(DType::kBF16, x);
+        if (rounded_x != x) continue;
+      }
+      const std::vector<float> got = run_low_precision(backend(), identity, compute, 1, x);
+      for (std::size_t i = 0; i < one.want.size() + 4; ++i)
+        EXPECT_EQ(got[static_cast<std::size_t>(first) + i], want[static_cast<std::size_t>(first) + i]) << i;
+    }
+  }
+}
+
 TEST_P(LowPrecision, Float8RoundingIsThatOfOneNumber) {
   const std::int64_t k = 600;
   QuantizedMatrix identity;
@@ -343,6 +405,16 @@ TEST_P(LowPrecision, WhatItCannotMeanIsRefused) {
   EXPECT_TRUE(refused(bad));
   bad = low_precision_matrix(kLowPrecisionCases[0], 1, 0x7fffffff / (128 * 255) + 1, numbers);
   EXPECT_TRUE(refused(bad));
+  const QuantizedMatrix floats = low_precision_matrix(kLowPrecisionCases[11], 3, 16, numbers);
+  EXPECT_FALSE(refused(floats));
+  bad = floats, bad.scheme.activation_bits = 8;
+  EXPECT_TRUE(refused(bad));
+  bad = floats, bad.scheme.activation_scale = ActivationScale::kToken;
+  EXPECT_TRUE(refused(bad));
+  for (const float scale : {0.0f, -700.0f, HUGE_VALF, std::nanf(""), 1e37f}) {
+    bad = floats, bad.input_scale = scale;
+    EXPECT_TRUE(refused(bad)) << scale;
+  }
 }
 
 // Widened INT16 pairs in 512 bits run only where the processor has no instruction for INT8, or here.

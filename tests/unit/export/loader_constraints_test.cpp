@@ -145,6 +145,19 @@ TEST(LoaderConstraints, RoundedInputsHaveKernelsOfTheirOwn) {
   EXPECT_THAT(verdict("compressed-tensors", mixed, "Marlin").note, HasSubstr("down_proj (576 x 576)"));
 }
 
+TEST(LoaderConstraints, Mxfp8IsVllmsWhereInputsAreRounded) {
+  QuantScheme scheme = scheme_of(8, kMxGroup, true);
+  scheme.weight_type = WeightType::kFloat8;
+  EXPECT_EQ(loader_verdicts("compressed-tensors", block(scheme, 576), "x").size(), 1u)
+      << "Transformers alone";
+  scheme.activation_bits = 8;
+  scheme.activation_scale = ActivationScale::kTokenGroup;
+  EXPECT_TRUE(verdict("compressed-tensors", block(scheme, 576), "MXFP8").fits);
+  std::vector<PlannedModule> modules = block(scheme, 576);
+  modules[1].scheme.activation_scale = ActivationScale::kNone;
+  EXPECT_THAT(verdict("compressed-tensors", modules, "MXFP8").reason, HasSubstr("different schemes"));
+}
+
 // v stands last in the fused linear, so its last block may be a part of one.
 TEST(LoaderConstraints, Float8BlocksDoNotReachOverTheEndOfAFusedPart) {
   QuantScheme scheme = scheme_of(8, 0, true);

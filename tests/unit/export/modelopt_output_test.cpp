@@ -16,6 +16,7 @@ QuantizedMatrix stored_matrix(const PlannedModule& module, std::uint64_t seed, f
   QuantizedMatrix matrix = tiny_matrix(module, seed);
   if (module.scheme.scale_form() == ScaleForm::kTwoLevel) {
     matrix.global_scale = global;
+    if (module.scheme.calibrates_inputs()) matrix.input_scale = 4 * global;
     for (std::size_t i = 0; i < matrix.scales.size(); ++i)
       matrix.scales[i] = nvfp4_scale(static_cast<std::uint8_t>(1 + i % 126), global);
     return matrix;
@@ -71,9 +72,10 @@ TEST_F(ModeloptOutputTest, WhatIsWrittenReadsBack) {
     Shape scales;  // of q_proj, 64 x 64
     const char* further;
   };
-  for (const Form& form : {Form{"nvfp4a16", "W4A16_NVFP4", {64, 4}, ".weight_scale_2"},
-                           Form{"fp8_static", "FP8", {}, ".input_scale"},
-                           Form{"fp8", "FP8_PER_CHANNEL_PER_TOKEN", {64}, ".weight"}}) {
+  for (const Form& form :
+       {Form{"nvfp4a16", "W4A16_NVFP4", {64, 4}, ".weight_scale_2"},
+        Form{"nvfp4", "NVFP4", {64, 4}, ".input_scale"}, Form{"fp8_static", "FP8", {}, ".input_scale"},
+        Form{"fp8", "FP8_PER_CHANNEL_PER_TOKEN", {64}, ".weight"}}) {
     SCOPED_TRACE(form.scheme);
     const std::vector<PlannedModule> modules = write("modelopt", form.scheme, form.scheme);
     const Checkpoint checkpoint = open("packed");
@@ -92,14 +94,17 @@ TEST_F(ModeloptOutputTest, WhatIsWrittenReadsBack) {
                             found = source.quantized(modules[i].module);
       EXPECT_EQ(found.codes, wanted.codes);
       EXPECT_EQ(found.scales, wanted.scales);
-      EXPECT_EQ(found.input_scale, wanted.input_scale);
+      const bool is_factor = std::string(form.scheme) == "nvfp4";
+      EXPECT_EQ(found.input_scale, is_factor ? 1 / wanted.input_scale : wanted.input_scale);
+      EXPECT_EQ(found.scheme.text(), form.scheme);
     }
     const Json file =
         Json::parse(read_text(system_io(), disk_ / "packed/hf_quant_config.json"), "hf_quant_config.json");
     const Json& said = file.at("quantization");
     EXPECT_EQ(said.at("quant_algo").as_string(), form.algorithm);
     EXPECT_EQ(said.at("exclude_modules"), Json::array({"lm_head"}));
-    EXPECT_EQ(said.at("group_size"), std::string(form.scheme) == "nvfp4a16" ? Json(16) : Json());
+    const bool groups = std::string(form.scheme).starts_with("nvfp4");
+    EXPECT_EQ(said.at("group_size"), groups ? Json(16) : Json());
     EXPECT_TRUE(said.at("kv_cache_quant_algo").is_null());
   }
 }
@@ -133,9 +138,10 @@ TEST_F(ModeloptOutputTest, ScalesOfACacheLieInTheProjections) {
 
 // A power of two says the same in both; of another number the bytes stay, and scales lose their last bit.
 TEST_F(ModeloptOutputTest, BytesStayInCompressedTensorsAndBack) {
-  for (const float global : {8.0f, 0.3f}) {
+  for (const auto& [global, scheme] :
+       std::vector<std::pair<float, const char*>>{{8.0f, "nvfp4a16"}, {0.3f, "nvfp4a16"}, {8.0f, "nvfp4"}}) {
     SCOPED_TRACE(global);
-    const std::vector<PlannedModule> modules = write("modelopt", "nvfp4a16", "nvfp4a16", global);
+    const std::vector<PlannedModule> modules = write("modelopt", scheme, scheme, global);
     for (const char* name : {"there", "back"}) std::filesystem::remove_all(disk_ / name);
     run(disk_ / "packed", disk_ / "there", "compressed-tensors");
     run(disk_ / "there", disk_ / "back", "modelopt");
@@ -153,16 +159,22 @@ TEST_F(ModeloptOutputTest, BytesStayInCompressedTensorsAndBack) {
                                b = LinearSource::open(there).quantized(m.module).scales;
       for (std::size_t i = 0; i < a.size(); ++i)  // the reciprocal, the product and the quotient round
         ASSERT_NEAR(a[i], b[i], global == 8 ? 0 : 3 * 0x1p-24f * a[i]);
+      if (!m.scheme.calibrates_inputs()) continue;
+      EXPECT_EQ(there.read_float32(there.at(m.module + ".input_global_scale")), std::vector<float>{32.0f});
+      EXPECT_EQ(there.find(m.module + ".input_scale"), nullptr);
+      EXPECT_EQ(back.read_float32(back.at(m.module + ".input_scale")), std::vector<float>{0.03125f});
+      EXPECT_EQ(back.find(m.module + ".input_global_scale"), nullptr);
     }
   }
 }
 
 TEST_F(ModeloptOutputTest, WhatLoadersDoNotTakeIsRefusedByName) {
   EXPECT_THAT(refused("w4a16_g32_sym", "w4a16_g32_sym"),
-              HasSubstr("format modelopt stores fp8, fp8_static, fp8_block and nvfp4a16, and not w4a16_g32"));
+              HasSubstr("format modelopt stores fp8, fp8_static, fp8_block, nvfp4 and nvfp4a16, and not "
+                        "w4a16_g32"));
   EXPECT_THAT(refused("mxfp4", "mxfp4"), HasSubstr("and not mxfp4"));
   EXPECT_THAT(refused("fp8_static", "fp8"),
-              HasSubstr("loaders of modelopt mix fp8_static and nvfp4a16 alone"));
+              HasSubstr("loaders of modelopt mix fp8_static, nvfp4 and nvfp4a16 alone"));
   EXPECT_THAT(refused("fp8_block", "fp8_block"),
               HasSubstr("inputs in groups of 128 do not divide the 64 input features"));
 }

@@ -18,9 +18,11 @@ inline QuantScheme scheme_named(const std::string& text) {
   scheme.group_size = asked.group_size.value_or(scheme.group_size);
   scheme.symmetric = asked.symmetric.value_or(true);
   if (asked.activation_bits != 16)
-    scheme.activation_scale = asked.static_activations                    ? ActivationScale::kTensor
-                              : scheme.granularity == Granularity::kBlock ? ActivationScale::kTokenGroup
-                                                                          : ActivationScale::kToken;
+    scheme.activation_scale =
+        asked.static_activations ? ActivationScale::kTensor
+        : scheme.granularity == Granularity::kBlock || scheme.scale_form() != ScaleForm::kNumber
+            ? ActivationScale::kTokenGroup
+            : ActivationScale::kToken;
   EXPECT_EQ(scheme.text(), text);
   return scheme;
 }

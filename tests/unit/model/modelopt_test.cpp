@@ -35,17 +35,17 @@ TEST(Modelopt, AFactorIsMultipliedAndNotDividedBy) {
   EXPECT_EQ(source.format(), PackedFormat::kModelopt);
   EXPECT_EQ(source.packed_modules(), (std::vector<std::string>{kModule, kOther}));
   const QuantizedMatrix matrix = source.quantized(kModule);
-  EXPECT_EQ(matrix.scheme.text(), "nvfp4a16");
+  EXPECT_EQ(matrix.scheme.text(), "nvfp4");
   EXPECT_EQ(matrix.global_form, GlobalForm::kFactor);
   EXPECT_EQ(matrix.global_scale, 0.3f);
   const std::string& bytes = model.tensors[kModule + ".weight_scale"].bytes;
   for (std::size_t row = 0; row < 16; ++row)
     EXPECT_EQ(matrix.scales[row], to_float(Float8{static_cast<std::uint8_t>(bytes[row])}) * 0.3f) << row;
-  EXPECT_EQ(matrix.input_scale > 0, true) << "looked at, and passed over by the scheme";
+  EXPECT_EQ(matrix.input_scale > 0, true) << "what scales of inputs are multiplied by";
 }
 
 TEST(Modelopt, SchemesAreThoseOfTheAlgorithms) {
-  const std::vector<std::pair<const char*, const char*>> kSchemes = {{"NVFP4", "nvfp4a16"},
+  const std::vector<std::pair<const char*, const char*>> kSchemes = {{"NVFP4", "nvfp4"},
                                                                      {"W4A16_NVFP4", "nvfp4a16"},
                                                                      {"FP8", "fp8_static"},
                                                                      {"FP8_PER_CHANNEL_PER_TOKEN", "fp8"},
@@ -81,7 +81,7 @@ TEST(Modelopt, TheOlderFileSaysTheSameInItsOwnWords) {
     return Json::object(
         {{"producer", Json::object({{"name", "modelopt"}, {"version", "0.25.0"}})}, {"quantization", said}});
   };
-  EXPECT_EQ(LinearSource::open(open_beside(file())).packed_shape(kModule).scheme.text(), "nvfp4a16");
+  EXPECT_EQ(LinearSource::open(open_beside(file())).packed_shape(kModule).scheme.text(), "nvfp4");
   EXPECT_EQ(error_of([&] { ModelSpec::read(open_beside(file())); }), "");
   const auto refused = [&](const char* key, const Json& value) {
     const Json before = said;
@@ -139,7 +139,7 @@ TEST(Modelopt, MixedPrecisionGoesByItsTable) {
   layers(kOther.c_str());
   EXPECT_EQ(error_of([&] { ModelSpec::read(model.open()); }), "");
   const LinearSource source = LinearSource::open(model.open());
-  EXPECT_EQ(source.packed_shape(kModule).scheme.text(), "nvfp4a16");
+  EXPECT_EQ(source.packed_shape(kModule).scheme.text(), "nvfp4");
   EXPECT_EQ(source.packed_shape(kOther).scheme.text(), "fp8_static");
   layers("model.layers.1.self_attn.o_proj");
   EXPECT_THAT(error_of([&] { ModelSpec::read(model.open()); }),
@@ -183,6 +183,11 @@ const ModeloptLie kModeloptLies[] = {
      "bad input|*q_proj.weight_scale_2: has shape [16], expected []"},
     {"NVFP4", [](ScratchModel& m) { m.tensors.erase(kModule + ".input_scale"); },
      "bad input|*q_proj.input_scale: is missing"},
+    {"NVFP4",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".input_global_scale"] = scratch_tensor<float>("F32", {1}, {448.0f});
+     },
+     "bad input|*q_proj.input_global_scale: is stored, although quantization_config asks for no such scale"},
     {"NVFP4",
      [](ScratchModel& m) {
        m.tensors[kModule + ".weight_scale"].shape = {8, 2};

@@ -251,6 +251,23 @@ Json two_levels() {
                                  {"weight_global_scale", tensor("F32", Json::array({1}), "00000041")}})}});
 }
 
+Json& inputs_of(ScratchModel& model) {
+  return model.config["quantization_config"]["config_groups"]["group_0"]["input_activations"];
+}
+
+Json rounded_inputs() {
+  return Json::object({{"num_bits", 4},
+                       {"type", "float"},
+                       {"strategy", "tensor_group"},
+                       {"group_size", 16},
+                       {"dynamic", "local"}});
+}
+
+Json with(Json arguments, const char* key, const Json& value) {
+  arguments[key] = value;
+  return arguments;
+}
+
 const PackedLie kTwoLevelLies[] = {
     {"no global scale", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_global_scale"); },
      "bad input|*q_proj.weight_global_scale: is missing"},
@@ -275,12 +292,25 @@ const PackedLie kTwoLevelLies[] = {
     {"of another model",
      [](ScratchModel& m) { m.config["num_attention_heads"] = 2, m.config["head_dim"] = 4; },
      "bad input|*weight_packed: holds a weight of shape [16, 16]"},
-    {"inputs of 4 bits",
-     [](ScratchModel& m) {
-       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = Json::object(
-           {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"dynamic", "local"}});
-     },
-     "unsupported|*input_activations.num_bits: is 4"},
+    {"inputs of 4 bits without their global scale", [](ScratchModel& m) { inputs_of(m) = rounded_inputs(); },
+     "bad input|*q_proj.input_global_scale: is missing"},
+    {"inputs of 8 bits", [](ScratchModel& m) { inputs_of(m) = with(rounded_inputs(), "num_bits", 8); },
+     "unsupported|*input_activations.num_bits: is 8, and inputs beside nvfp4a16 have 4"},
+    {"inputs of integers", [](ScratchModel& m) { inputs_of(m) = with(rounded_inputs(), "type", "int"); },
+     "unsupported|*input_activations.type: is \"int\", and inputs beside nvfp4a16 have \"float\""},
+    {"inputs per token", [](ScratchModel& m) { inputs_of(m) = with(rounded_inputs(), "strategy", "token"); },
+     "unsupported|*input_activations.strategy: is \"token\""},
+    {"inputs in groups of 32",
+     [](ScratchModel& m) { inputs_of(m) = with(rounded_inputs(), "group_size", 32); },
+     "unsupported|*input_activations.group_size: is 32"},
+    {"inputs without a calibrated scale",
+     [](ScratchModel& m) { inputs_of(m) = with(rounded_inputs(), "dynamic", true); },
+     "unsupported|*input_activations.dynamic: is true, and inputs beside nvfp4a16 have \"local\""},
+    {"asymmetric inputs", [](ScratchModel& m) { inputs_of(m) = with(rounded_inputs(), "symmetric", false); },
+     "unsupported|*input_activations.symmetric: is false"},
+    {"a global scale of inputs that stay",
+     [](ScratchModel& m) { m.tensors[kModule + ".input_global_scale"] = scratch_ramp({1}); },
+     "bad input|*input_global_scale: is stored, although quantization_config asks for no such scale"},
     {"groups of 32", [](ScratchModel& m) { weights_of(m)["group_size"] = 32; },
      "unsupported|*weights.strategy: \"tensor_group\" is read of floats of 4 bits in groups of 16"},
     {"exponents by their type", [](ScratchModel& m) { weights_of(m)["strategy"] = "group"; },
@@ -327,6 +357,33 @@ TEST(LinearSource, TwoLevelsMeanTheirProductAndAreNumbers) {
   EXPECT_THAT(refusal(".weight_global_scale", infinite, 0), HasSubstr("weight_global_scale: is inf;"));
   EXPECT_THAT(refusal(".weight_global_scale", tiny, 0), HasSubstr("row 0, group 0, which is no scale"))
       << "1 over the least number of FP32";
+}
+
+// Beside inputs of 4 bits: what their scales are divided by.
+TEST(LinearSource, TheGlobalScaleOfInputsIsANumberAboveZero) {
+  const auto open = [](float scale, std::vector<std::int64_t> shape = {1}) {
+    ScratchModel model;
+    pack_queries(model, two_levels());
+    inputs_of(model) = rounded_inputs();
+    for (const std::string& module : {kModule, kOther})
+      model.tensors[module + ".input_global_scale"] = scratch_tensor<float>("F32", {1}, {scale});
+    model.tensors[kModule + ".input_global_scale"].shape = std::move(shape);
+    ModelSpec::read(model.open());
+    return LinearSource::open(model.open()).quantized(kModule);
+  };
+  const QuantizedMatrix matrix = open(96);
+  EXPECT_EQ(matrix.scheme.text(), "nvfp4");
+  EXPECT_EQ(matrix.input_scale, 96);
+  EXPECT_EQ(matrix.global_form, GlobalForm::kDivisor);
+  for (const auto& [scale, said] :
+       std::vector<std::pair<float, const char*>>{{0.0f, "is 0; a scale is above 0"},
+                                                  {-0.0f, "is -0; a scale"},
+                                                  {-3.0f, "is -3; a scale"},
+                                                  {HUGE_VALF, "is inf; a scale"},
+                                                  {-HUGE_VALF, "is -inf; a scale"},
+                                                  {std::nanf(""), "is nan; a scale"},
+                                                  {1e-40f, "and 1 / it is no number"}})
+    EXPECT_THAT(error_of([&] { open(scale); }), HasSubstr(std::string("input_global_scale: ") + said));
 }
 
 TEST(LinearSource, CodesAndScalesThatAreNoNumbersAreNamed) {

@@ -234,7 +234,7 @@ TEST(ExpertCalibration, EightBitInputsOfExpertsAreJudgedOnTheirRows) {
     for (const ModuleReport& module : job.report.modules) {
       EXPECT_TRUE(module.input_error > 0 && module.input_error < 0.01) << module.module;
       const QuantizedMatrix& matrix = job.output.quantized.at(module.module);
-      const bool is_static = matrix.scheme.activation_scale == ActivationScale::kTensor;
+      const bool is_static = matrix.scheme.calibrates_inputs();
       EXPECT_TRUE(!is_static || (std::isfinite(matrix.input_scale) && matrix.input_scale > 0));
     }
   }

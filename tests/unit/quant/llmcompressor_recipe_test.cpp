@@ -106,8 +106,40 @@ TEST(LlmCompressorRecipe, PresetsMeanWhatCompressedTensorsSays) {
   EXPECT_EQ(read("FP8").scheme, parse_scheme("fp8_static"));
   EXPECT_EQ(read("FP8_DYNAMIC").scheme, parse_scheme("fp8"));
   EXPECT_EQ(read("FP8_BLOCK").scheme, parse_scheme("fp8_block"));
-  EXPECT_THAT(recipe_error("QuantizationModifier:\n  scheme: NVFP4\n"),
-              HasSubstr("r.yaml: 2:11: preset 'NVFP4' is not written by llmq"));
+  EXPECT_EQ(read("NVFP4").scheme, parse_scheme("nvfp4"));
+  EXPECT_EQ(read("MXFP4").scheme, parse_scheme("mxfp4a4"));
+  EXPECT_EQ(read("MXFP8").scheme, parse_scheme("mxfp8"));
+  EXPECT_THAT(recipe_error("QuantizationModifier:\n  scheme: W4AFP8\n"),
+              HasSubstr("r.yaml: 2:11: preset 'W4AFP8' is not written by llmq"));
+}
+
+TEST(LlmCompressorRecipe, FloatsInGroupsMayHaveRoundedInputs) {
+  const auto said = [](const std::string& weights, const std::string& inputs) {
+    return "QuantizationModifier: {config_groups: {g: {targets: [Linear], weights: {type: float, " + weights +
+           "}" + (inputs.empty() ? "" : ", input_activations: {type: float, " + inputs + "}") + "}}}\n";
+  };
+  const auto read = [&](const std::string& weights, const std::string& inputs) {
+    return Recipe::parse(said(weights, inputs), "r.yaml").scheme;
+  };
+  const std::string nvfp4 = "num_bits: 4, strategy: tensor_group, group_size: 16",
+                    mxfp4 = "num_bits: 4, strategy: group, group_size: 32",
+                    mxfp8 = "num_bits: 8, strategy: group, group_size: 32";
+  EXPECT_EQ(read(nvfp4, ""), parse_scheme("nvfp4a16"));
+  EXPECT_EQ(read(nvfp4, nvfp4 + ", dynamic: local"), parse_scheme("nvfp4"));
+  EXPECT_EQ(read(mxfp4, ""), parse_scheme("mxfp4"));
+  EXPECT_EQ(read(mxfp4, mxfp4 + ", dynamic: true"), parse_scheme("mxfp4a4"));
+  EXPECT_EQ(read(mxfp8, mxfp8 + ", dynamic: true"), parse_scheme("mxfp8"));
+  EXPECT_THAT(recipe_error(said(nvfp4, nvfp4 + ", dynamic: true")), HasSubstr("input_activations.dynamic: "));
+  EXPECT_THAT(recipe_error(said(mxfp4, mxfp4 + ", dynamic: local")),
+              HasSubstr("input_activations.dynamic: "));
+  EXPECT_THAT(recipe_error(said(mxfp4, mxfp8 + ", dynamic: true")),
+              HasSubstr("input_activations.num_bits: "));
+  EXPECT_THAT(recipe_error(said("num_bits: 4, strategy: group, group_size: 16", "")),
+              HasSubstr("weights.group_size: such floats come in groups of 32 here"));
+  EXPECT_THAT(recipe_error(said("num_bits: 8, strategy: tensor_group, group_size: 16", "")),
+              HasSubstr("weights.num_bits: floats of 8 bits are not written so"));
+  EXPECT_THAT(recipe_error(said("num_bits: 8, strategy: channel", "num_bits: 8, dynamic: local")),
+              HasSubstr("'local' belongs to NVFP4"));
 }
 
 TEST(LlmCompressorRecipe, ReadsTheDocumentedExampleAndNotesWhatIsNotFollowed) {

@@ -225,6 +225,40 @@ TEST(Pipeline, CalibratedScalesCoverWhatWasAskedFor) {
   for (const ModuleReport& m : whole.report.modules) EXPECT_GT(m.input_error, 0) << m.module;
 }
 
+// Inputs as floats in groups: one global scale by the largest magnitude that calibration sees, for all that
+// read an input; of modelopt a power of two. What rounding costs is in the report.
+TEST(Pipeline, InputsOfTwoLevelsHaveTheGlobalScaleOfTheirLargest) {
+  const auto backend = make_cpu_backend(2);
+  const Result nvfp4 = quantize_stories("method: rtn\nscheme: nvfp4\n", *backend),
+               fp8 = quantize_stories("method: rtn\nscheme: fp8_static\n", *backend),
+               modelopt = quantize_stories("method: rtn\nscheme: nvfp4\nformat: modelopt\n", *backend),
+               folded = quantize_stories("method: [awq, gptq]\nscheme: nvfp4\nawq: {grid: 4}\n", *backend);
+  const auto scale = [](const Result& result, const char* linear) {
+    return result.output.quantized.at(std::string("model.layers.0.") + linear).input_scale;
+  };
+  const float first = scale(nvfp4, "self_attn.q_proj"), largest = scale(fp8, "self_attn.q_proj") * 448;
+  EXPECT_NEAR(first * largest / (448 * 6), 1, 1.0 / 256) << "FP8 scales are stored as BF16";
+  EXPECT_EQ(scale(modelopt, "self_attn.q_proj"), std::exp2(std::floor(std::log2(first))));
+  for (const Result* result : {&nvfp4, &modelopt, &folded}) {
+    EXPECT_EQ(scale(*result, "self_attn.q_proj"), scale(*result, "self_attn.k_proj"));
+    EXPECT_EQ(scale(*result, "self_attn.q_proj"), scale(*result, "self_attn.v_proj"));
+    EXPECT_EQ(scale(*result, "mlp.gate_proj"), scale(*result, "mlp.up_proj"));
+  }
+  EXPECT_NE(scale(folded, "self_attn.q_proj"), first) << "the fold changed the input";
+  const auto input_error = [&](const std::string& scheme) {
+    double sum = 0;
+    for (const ModuleReport& m :
+         quantize_stories("method: gptq\nscheme: " + scheme + "\n", *backend).report.modules)
+      sum += m.input_error;
+    return sum;
+  };
+  const double of_8 = input_error("mxfp8"), of_16 = input_error("nvfp4"), of_32 = input_error("mxfp4a4");
+  EXPECT_GT(of_8, 0);
+  EXPECT_LT(20 * of_8, of_16);
+  EXPECT_LT(of_16, of_32);
+  EXPECT_LT(of_32, 14 * 0.1);
+}
+
 TEST(Pipeline, RunsWhereTheDevicesMemoryIsClosed) {
   for (const char* recipe : {kFine,
                              "method: gptq\nscheme: w4a16_g32_sym\ngptq: {upstream_share: 0.5}\nignore: "

@@ -214,6 +214,12 @@ TEST(Plan, EightBitInputs) {
   EXPECT_EQ(first("fp8").activation_scale, ActivationScale::kToken);
   EXPECT_EQ(first("fp8_static").activation_scale, ActivationScale::kTensor);
   EXPECT_EQ(first("fp8_block").activation_scale, ActivationScale::kTokenGroup);
+  for (const char* text : {"nvfp4", "mxfp4a4", "mxfp8"}) {
+    EXPECT_EQ(first(text).text(), text);
+    EXPECT_EQ(first(text).activation_scale, ActivationScale::kTokenGroup);
+    const Plan plan = plan_for(std::string("method: rtn\nscheme: ") + text + "\n");
+    EXPECT_EQ(plan.needs_calibration, std::string(text) == "nvfp4") << "for its global scale";
+  }
   EXPECT_FALSE(plan_for("method: rtn\nscheme: w8a8\n").needs_calibration);
   EXPECT_TRUE(plan_for("method: rtn\nscheme: w8a8_channel_sym_static\n").needs_calibration);
 }

@@ -27,6 +27,27 @@ TEST(QuantScheme, TextIsWhatIsParsed) {
   }
 }
 
+TEST(QuantScheme, FloatsInGroupsSayWhetherInputsAreRounded) {
+  for (const auto& [text, bits, calibrates] : {std::tuple{"nvfp4", 4, true},
+                                               {"nvfp4a16", 16, false},
+                                               {"mxfp4a4", 4, false},
+                                               {"mxfp4", 16, false},
+                                               {"mxfp8", 8, false},
+                                               {"mxfp8a16", 16, false}}) {
+    const SchemeRequest request = parse_scheme(text);
+    QuantScheme scheme;
+    scheme.bits = request.bits;
+    scheme.activation_bits = request.activation_bits;
+    if (bits != 16) scheme.activation_scale = ActivationScale::kTokenGroup;
+    scheme.weight_type = request.weight_type;
+    scheme.group_size = request.group_size.value();
+    EXPECT_EQ(scheme.text(), text);
+    EXPECT_EQ(request.activation_bits, bits);
+    EXPECT_EQ(scheme.rounds_inputs_in_float_groups(), bits != 16);
+    EXPECT_EQ(scheme.calibrates_inputs(), calibrates) << text;
+  }
+}
+
 TEST(QuantScheme, PartsLeftOutStayOpen) {
   EXPECT_EQ(parse_scheme("w4a16"), (SchemeRequest{4, 16, {}, {}, {}, kInteger, false}));
   EXPECT_EQ(parse_scheme("w4a16_sym"), (SchemeRequest{4, 16, {}, {}, true, kInteger, false}));

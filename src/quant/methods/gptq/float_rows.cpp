@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "quant/methods/float_value.h"
+#include "tensor/block_scales.h"
 
 namespace llmq {
 

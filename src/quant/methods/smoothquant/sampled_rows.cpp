@@ -5,6 +5,7 @@
 #include "quant/methods/rounding.h"
 #include "quant/methods/smoothquant/device_rows.h"
 #include "quant/methods/smoothquant/lane_sums.h"
+#include "tensor/block_scales.h"
 
 namespace llmq {
 namespace {
@@ -22,6 +23,20 @@ double error_of(const float* x, const float* s, const float* inverse, float scal
     sums[lane] += weighted_square(input_error<kFloat8>(x[k], s[k], inverse[k], step), weight[k]);
   });
   return sum_of_lanes(sums);
+}
+
+// The same of floats in groups; at most as many as a group has.
+double float_group_error(const InputGroups& groups, const float* x, const float* s, const float* inverse,
+                         std::span<const double> weight) {
+  const int count = static_cast<int>(weight.size());
+  float rounded[InputGroups::kMostInGroup];
+  for (int k = 0; k < count; ++k) rounded[k] = x[k] * inverse[k];
+  round_input_group(groups, rounded, count);
+  double sum = 0;
+  for (int k = 0; k < count; ++k)
+    sum += weighted_square(static_cast<double>(rounded[k]) * global_factor(groups) * s[k] - x[k],
+                           weight[static_cast<std::size_t>(k)]);
+  return sum;
 }
 
 // v becomes powers, to be multiplied by the row's part. A function of its own: inlined, its loops were
@@ -46,11 +61,18 @@ class HostSmoothRows final : public SmoothRows {
     const auto error = float8 ? error_of<true> : error_of<false>;
     const std::span<const double> weight = problem_.weight_energy;
     const std::size_t groups = problem_.groups();
+    const InputGroups in_groups =
+        input_groups(*problem_.activations, scale.value_or(1.0f), GlobalForm::kDivisor);
     each_row(problem_.inputs.values.size(), [&](std::size_t t) {
       for (std::size_t g = 0; g < groups; ++g) {
         const std::size_t first = g * problem_.group,
                           count = std::min(problem_.group, problem_.channels - first);
         const float* const x = problem_.inputs.values[t] + first;
+        if (in_groups.size != 0) {
+          sums[t * groups + g] = float_group_error(in_groups, x, s.data() + first, inverse.data() + first,
+                                                   weight.subspan(first, count));
+          continue;
+        }
         sums[t * groups + g] = error(x, s.data() + first, inverse.data() + first,
                                      scale ? *scale : largest(x, inverse.data() + first, count) / top,
                                      weight.subspan(first, count));
@@ -123,7 +145,7 @@ std::size_t sampled_stride(std::size_t all) { return std::max<std::size_t>(1, al
 
 std::unique_ptr<SmoothRows> make_smooth_rows(const SmoothProblem& problem, ThreadPool& pool,
                                              Backend* backend) {
-  if (backend != nullptr)
+  if (backend != nullptr && !problem.activations->rounds_inputs_in_float_groups())
     if (std::unique_ptr<SmoothRows> there = make_device_smooth_rows(problem, *backend)) return there;
   return std::make_unique<HostSmoothRows>(problem, pool);
 }

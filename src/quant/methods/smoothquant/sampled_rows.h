@@ -34,7 +34,7 @@ class SmoothRows {
 
   virtual ~SmoothRows() = default;
   // sums[t * groups + g] = sum over group g of weight_energy_k (s_k Q(x_tk / s_k) - x_tk)^2, of one scale for
-  // all where given.
+  // all where given: of floats in groups, the global one of two levels.
   virtual void input_errors(std::span<const float> s, std::span<const float> inverse,
                             std::optional<float> scale, std::span<double> sums) = 0;
   // sums[n] = sum_k input_energy_k (Q(W_nk s_k) / s_k - W_nk)^2.

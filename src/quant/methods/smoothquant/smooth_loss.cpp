@@ -8,6 +8,7 @@
 
 #include "quant/methods/smoothquant/each_channel.h"
 #include "quant/methods/smoothquant/lane_sums.h"
+#include "tensor/block_scales.h"
 
 namespace llmq {
 namespace {
@@ -48,8 +49,9 @@ SmoothLossFunction::SmoothLossFunction(const ScaleProblem& problem, ThreadPool& 
   const QuantScheme& activations = scheme_of_activations(problem);
   sampled_.activations = &activations;
   sampled_.channels = static_cast<std::size_t>(problem.stats->channels());
-  sampled_.group = activations.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block}
-                                                                                : sampled_.channels;
+  sampled_.group = activations.activation_scale == ActivationScale::kTokenGroup
+                       ? static_cast<std::size_t>(activations.group_of(problem.stats->channels()))
+                       : sampled_.channels;
   sample_weights();
   weigh_tokens();
   rows_ = make_smooth_rows(sampled_, pool, backend);
@@ -116,6 +118,9 @@ double SmoothLossFunction::activation_loss(std::span<const float> s) const {
   if (sampled_.activations->activation_scale == ActivationScale::kTensor)
     scale = largest(problem_.stats->absolute_max().data(), inverse.data(), inverse.size()) /
             input_top(sampled_.activations->weight_type);
+  else if (sampled_.activations->calibrates_inputs())
+    scale = nvfp4_global(largest(problem_.stats->absolute_max().data(), inverse.data(), inverse.size()),
+                         kWholeRange);
   const std::size_t groups = sampled_.groups();
   std::vector<double> sums(token_weight_.size() * groups), of_token(token_weight_.size());
   rows_->input_errors(s, inverse, scale, sums);

@@ -1,0 +1,90 @@
+// Numbers in groups as floats of 4 or 8 bits: number = code * scale, with a scale of its own for each group.
+//
+//   two levels   level = E4M3 nearest to largest / 6 * global, or largest / 6 / global where scales are
+//                multiplied by it; 0.125 in place of 0; scale = level / global, or level * global
+//   exponents    level = scale = 2^(byte - 127), byte = e - floor(log2 of the largest code) of largest =
+//                m 2^(e - 127), with e one more from m = 1.75 on, within 0 .. 254
+//   code         the one nearest to number / scale, ties to the even code, at most the largest
+//
+// code * level has at most 6 significant bits: BF16 holds it exactly. These are compressed-tensors' rules
+// (tensor/block_scales.h names the source). Free of the standard library's templates (base/half.h).
+#pragma once
+#include "base/half.h"
+
+namespace llmq {
+
+LLMQ_INLINE constexpr float magnitude_of(float value) {
+  return float_from_bits(bits_from_float(value) & 0x7fffffffu);
+}
+
+// The magnitude of the E2M1 code nearest to one that is divided by its scale, without branches: loops over
+// neighbours become vectors. Steps of 0.5 below 2, of 1 below 4, of 2 from there on, 6 at most. What is added
+// and taken away again rounds to integers, ties to even, which are the even codes (signed_e2m1_code()).
+LLMQ_INLINE constexpr float e2m1_magnitude(float size) {
+  constexpr float kIntegers = 0x1.8p23f, kTop = 6;
+  const float step = size < 2 ? 0.5f : size < 4 ? 1.0f : 2.0f;
+  const float least = size < 8 ? size : 8.0f;
+  const float value = ((least / step + kIntegers) - kIntegers) * step;
+  return value > kTop ? kTop : value;
+}
+
+// A scale before it is divided by the global one, as E4M3; it is not negative.
+LLMQ_INLINE constexpr Float8 nvfp4_level(float scale_times_global) {
+  constexpr Float8 kLeast = {0x20};  // 0.125
+  const Float8 level = to_float8(scale_times_global);
+  return level.bits == 0 ? kLeast : level;
+}
+
+// `top`: floor(log2 of the largest code).
+LLMQ_INLINE constexpr std::uint32_t mx_level_byte(float largest, int top) {
+  const int byte = static_cast<int>((bits_from_float(largest) + (1u << 21)) >> 23) - top;
+  return static_cast<std::uint32_t>(byte < 0 ? 0 : byte > 254 ? 254 : byte);
+}
+
+LLMQ_INLINE constexpr float power_of_two_at(std::uint32_t byte) {  // below 255
+  return float_from_bits(byte == 0 ? 1u << 22 : byte << 23);
+}
+
+// How inputs of linears become such floats as the model runs (device/low_precision.h).
+struct InputGroups {
+  int size = 0;  // columns of a group; 0: inputs are no floats in groups
+  bool float8 = false, two_levels = false;
+  bool multiplies = false;  // what the global scale does
+  float global = 1;
+  static constexpr int kMostInGroup = 32;
+  bool operator==(const InputGroups&) const = default;
+};
+
+// What code * level is multiplied by to be near the number again.
+LLMQ_INLINE constexpr float global_factor(const InputGroups& how) {
+  return !how.two_levels ? 1.0f : how.multiplies ? how.global : 1 / how.global;
+}
+
+// The numbers of one group become code * level; NaN, all of them, where one is not finite.
+LLMQ_INLINE constexpr void round_input_group(const InputGroups& how, float* values, int count) {
+  float largest = 0;
+  bool finite = true;
+  for (int k = 0; k < count; ++k) {
+    const float size = magnitude_of(values[k]);
+    finite = finite && bits_from_float(size) < 0x7f800000u;
+    largest = size > largest ? size : largest;
+  }
+  float level = 1, scale = 1;
+  if (how.two_levels) {
+    const float plain = largest / 6.0f;
+    level = to_float(nvfp4_level(how.multiplies ? plain / how.global : plain * how.global));
+    scale = how.multiplies ? level * how.global : level / how.global;
+  } else {
+    level = scale = power_of_two_at(mx_level_byte(largest, how.float8 ? 8 : 2));
+  }
+  if (!finite) level = float_from_bits(0x7fc00000u);
+  for (int k = 0; k < count; ++k) {
+    const float steps = values[k] / scale;
+    const float code = how.float8 ? to_float(to_float8(steps))
+                                  : float_from_bits(bits_from_float(e2m1_magnitude(magnitude_of(steps))) |
+                                                    (bits_from_float(steps) & 0x80000000u));
+    values[k] = code * level;
+  }
+}
+
+}  // namespace llmq
