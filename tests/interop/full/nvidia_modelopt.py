@@ -24,7 +24,7 @@ work = tempfile.mkdtemp(prefix="llmq-modelopt-")
 converter = os.environ.get("LLMQ_LLAMA_CPP", os.path.expanduser("~/.cache/llmq-peers/src/lcpp/vendor/llama.cpp")) + "/convert_hf_to_gguf.py"  # left out where it is not
 PARTS = {"ffn_down": "mlp.down_proj", "ffn_up": "mlp.up_proj", "ffn_gate": "mlp.gate_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj"}
 ids = torch.randint(3, 2000, (8, 64), generator=torch.Generator().manual_seed(1))
-CONFIGS = {"NVFP4": (mtq.NVFP4_DEFAULT_CFG, "nvfp4a16"), "W4A16_NVFP4": (mtq.W4A16_NVFP4_CFG, "nvfp4a16"), "FP8": (mtq.FP8_DEFAULT_CFG, "fp8_static"),
+CONFIGS = {"NVFP4": (mtq.NVFP4_DEFAULT_CFG, "nvfp4"), "W4A16_NVFP4": (mtq.W4A16_NVFP4_CFG, "nvfp4a16"), "FP8": (mtq.FP8_DEFAULT_CFG, "fp8_static"),
            "FP8_PER_CHANNEL_PER_TOKEN": (mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG, "fp8"), "fp8_pb_wo": (mtq.FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG, "fp8_block"),
            "FP8 with a KV cache": (update_quant_cfg_with_kv_cache_quant(copy.deepcopy(mtq.FP8_DEFAULT_CFG), mtq.FP8_KV_CFG["quant_cfg"]), "fp8_static")}
 
@@ -67,14 +67,14 @@ for title, (config, scheme) in CONFIGS.items():
     json.dump(own, open(f"{directory}/config.json", "w"))  # the older file alone
     expect(llmq(program, "eval-ppl", directory, "--max-windows", 2)["ppl"] == ppl, f"{title}: perplexity {ppl:.4f}, by hf_quant_config.json alone as well")
 
-for scheme in ("nvfp4a16", "fp8_static", "fp8"):  # k and v have 64 rows, less than a block
+for scheme in ("nvfp4", "nvfp4a16", "fp8_static", "fp8"):  # k and v have 64 rows, less than a block
     directory = f"{work}/ours-{scheme}"
     llmq(program, "quantize", "--model", TINYSTORIES, "--output", directory, "--method", "rtn", "--set", f"scheme={scheme}", "--set", "format=modelopt",
          "--set", "calibration.samples=8", "--set", "calibration.sequence_length=128")
     packed = same(directory, f"written {scheme}")
-    for parts in (("q", "k", "v"),) if scheme == "nvfp4a16" else ():
-        factors = {packed[f"model.layers.0.self_attn.{part}_proj.weight_scale_2"].item() for part in parts}
-        expect(len(factors) == 1 and all(torch.frexp(torch.tensor(f))[0] == 0.5 for f in factors), f"written {scheme}: q, k and v share a power of two")
+    for suffix in {"nvfp4": ("weight_scale_2", "input_scale"), "nvfp4a16": ("weight_scale_2",)}.get(scheme, ()):
+        factors = {packed[f"model.layers.0.self_attn.{part}_proj.{suffix}"].item() for part in "qkv"}
+        expect(len(factors) == 1 and all(torch.frexp(torch.tensor(f))[0] == 0.5 for f in factors), f"written {scheme}: q, k and v share a power of two as {suffix}")
     if not os.path.exists(converter): continue
     subprocess.run([sys.executable, converter, directory, "--outfile", f"{directory}.gguf", "--outtype", "f32"], check=True, capture_output=True)
     theirs, ours, wrong = {t.name: t for t in GGUFReader(f"{directory}.gguf").tensors}, load_file(f"{directory}-f32/model.safetensors"), []
