@@ -201,7 +201,7 @@ constexpr auto kRows = std::to_array<KeyRow>({
     {Place::kGroup, "format", kNoted, "the scheme decides how codes are stored"},
 
     {Place::kWeights, "num_bits", kHonoured, "2 to 8", read_bits},
-    {Place::kWeights, "type", kHonoured, "`int`, or `float` of 8 bits", read_type},
+    {Place::kWeights, "type", kHonoured, "`int`, or `float` of 4 and 8 bits", read_type},
     {Place::kWeights, "symmetric", kHonoured, "without zero points", read_symmetric},
     {Place::kWeights, "strategy", kHonoured,
      "`group`, `channel`, `tensor`; `block` and `tensor_group` of floats", read_strategy},

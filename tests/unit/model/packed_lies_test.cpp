@@ -382,7 +382,7 @@ TEST(LinearSource, TheGlobalScaleOfInputsIsANumberAboveZero) {
                                                   {HUGE_VALF, "is inf; a scale"},
                                                   {-HUGE_VALF, "is -inf; a scale"},
                                                   {std::nanf(""), "is nan; a scale"},
-                                                  {1e-40f, "and 1 / it is no number"}})
+                                                  {1e-40f, "is 1e-40, and 1 / it is no number"}})
     EXPECT_THAT(error_of([&] { open(scale); }), HasSubstr(std::string("input_global_scale: ") + said));
 }
 

@@ -320,7 +320,7 @@ TEST(LlmCompressorRecipe, TargetsAreLinears) {
               HasSubstr("3:3: GPTQModifier.ignore names every linear"));
 }
 
-TEST(LlmCompressorRecipe, FloatsAreOneOfThreeSchemesOrRefusedWhereTheyDiffer) {
+TEST(LlmCompressorRecipe, FloatsAreOneOfTheSchemesOrRefusedWhereTheyDiffer) {
   const auto recipe = [](const std::string& weights, const std::string& inputs) {
     return "QuantizationModifier:\n  config_groups:\n    g:\n      targets: [Linear]\n      weights: {type: "
            "float, " +
@@ -341,9 +341,9 @@ TEST(LlmCompressorRecipe, FloatsAreOneOfThreeSchemesOrRefusedWhereTheyDiffer) {
               HasSubstr("5:23: weights.type: 'float' weights go with"));
   EXPECT_THAT(recipe_error(recipe("strategy: tensor", token)), HasSubstr("6:50: input_activations.strategy"));
   EXPECT_THAT(recipe_error(recipe("num_bits: 4, strategy: tensor_group, group_size: 16", token)),
-              HasSubstr("weights.num_bits: floats of 4 bits"));
+              HasSubstr("input_activations.num_bits: inputs beside floats in groups"));
   EXPECT_THAT(recipe_error(recipe("strategy: group, group_size: 32", token)),
-              HasSubstr("weights.strategy: floats by 'group'"));
+              HasSubstr("input_activations.strategy: inputs beside floats in groups"));
   EXPECT_THAT(recipe_error(recipe("strategy: channel, symmetric: false", token)),
               HasSubstr("weights.symmetric"));
   EXPECT_THAT(recipe_error(recipe("strategy: channel", "{type: int, strategy: token, dynamic: true}")),
