@@ -1,4 +1,5 @@
-// The arithmetic of linears whose inputs are rounded to 8 or 4 bits: the one definition that all backends share.
+// The arithmetic of linears whose inputs are rounded to 8 or 4 bits: the one definition that all backends
+// share.
 //
 //   scale(m)   = max|x[m]| / top, top = input_top(type of the weights); 2^-23 where that is 0
 //              (compressed-tensors' rule); a calibrated number per

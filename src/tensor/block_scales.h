@@ -41,8 +41,8 @@ int ocp_byte(float largest, WeightType type);
 // The code nearest to a number that is divided by its scale; what became 0 keeps its sign.
 std::uint8_t float_code(float scaled, WeightType type);
 
-// How inputs beside weights of this scheme become floats in groups; size 0 where they do not. `global` is that
-// of the inputs, of two levels alone.
+// How inputs beside weights of this scheme become floats in groups; size 0 where they do not. `global` is
+// that of the inputs, of two levels alone.
 InputGroups input_groups(const QuantScheme& scheme, float global, GlobalForm form);
 
 }  // namespace llmq

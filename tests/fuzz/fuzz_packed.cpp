@@ -1,5 +1,5 @@
-// Any config.json over any tensors as a quantized checkpoint: either an Error that names the file, or matrices
-// and tensors every number of which can be made.
+// Any config.json over any tensors as a quantized checkpoint: either an Error that names the file, or
+// matrices and tensors every number of which can be made.
 //
 // An input is a line with config.json, a line with the header of a safetensors file, and its data.
 #include <unistd.h>

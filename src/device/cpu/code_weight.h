@@ -1,6 +1,6 @@
 // Products of rounded inputs with a weight of codes (device/low_precision.h has the arithmetic): panels of
-// unsigned codes for INT8, of BF16 numbers for floats, which hold every E4M3, and every code times the level of
-// its group, exactly.
+// unsigned codes for INT8, of BF16 numbers for floats, which hold every E4M3, and every code times the level
+// of its group, exactly.
 #pragma once
 #include <memory>
 #include <vector>

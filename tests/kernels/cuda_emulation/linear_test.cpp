@@ -241,6 +241,7 @@ INSTANTIATE_TEST_SUITE_P(
         // form, rows, features, columns, group, zeros, bias, scales of a row, spare
         Case{kBf16, 1, 1, 1, 1, false, false, 0}, Case{kBf16, 18, 70, 328, 328, false, true, 0, 8},
         Case{kBf16, 5, 65, 37, 37, false, true, 0}, Case{kBf16, 65, 16, 128, 128, false, false, 0, 3},
+        Case{kBf16, 19, 70, 96, 96, false, true, 1},  // of inputs as floats in groups
         Case{kC4, 3, 66, 192, 64, true, true, 0}, Case{kC4, 17, 20, 96, 32, true, false, 0, 8},
         Case{kC4, 2, 9, 80, 16, false, true, 0}, Case{kC4, 4, 30, 77, 33, true, true, 0},
         Case{kC4, 2, 12, 100, 100, true, false, 0}, Case{kC8, 19, 67, 256, 128, true, true, 0},
