@@ -3,8 +3,8 @@
 //
 //   quant_algo                        FP8: E4M3, a scale for the weight and one for its inputs
 //                                     FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO: scales of rows, of blocks of 128
-//                                     NVFP4, W4A16_NVFP4: E2M1 in groups of 16, beside inputs that are rounded
-//                                     so too, with a scale for these, or beside inputs as they are
+//                                     NVFP4, W4A16_NVFP4: E2M1 in groups of 16, beside inputs that become
+//                                     such floats, with a scale for these, or beside inputs as they are
 //                                     MIXED_PRECISION: `quantized_layers` has one for each module it names
 //   ignore, exclude_modules           wildcards as of a shell (*, ?, [...]) over whole names: left dense
 //   kv_cache_scheme, kv_cache_quant_algo
