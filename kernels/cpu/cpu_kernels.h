@@ -40,11 +40,11 @@ struct GemmPanel {
   int64_t columns = 0;           // all panels are whole but the last
   const float* start = nullptr;  // per column; null: 0
   bool accumulate = false;
-  // Per column, or null; gemm_groups: [groups][panel]. With it the chain begins at 0 and ends as C = fma(sum,
-  // scale, start or C).
+  // gemm_groups: [groups][panel], or null. With it a group's chain begins at 0 and ends as C = fma(sum, scale,
+  // start or C).
   const float* scale = nullptr;
-  // With `scale`, or null: first C = fma(row_sum, offset, start or C), row_sum of row r at
-  // [r * row_sums_row]. gemm_groups: offset as scale, and row sums of a group beside those of the one before.
+  // With `scale`, or null, as scale lies: first C = fma(row_sum, offset, start or C), row_sum of row r and
+  // group i at [r * row_sums_row + i].
   const float* offset = nullptr;
   const float* row_sums = nullptr;
   int64_t row_sums_row = 0;
@@ -56,8 +56,17 @@ enum class ScaleFormat : unsigned char {
   kF32,
   kBF16,
   kF16,
-  kFactors,  // an FP16 number of several groups times a byte of each, and minima alike
-  kNibbles   // so, scale and minimum of a group in one byte
+  kFactors,   // an FP16 number of several groups times a byte of each, and minima alike
+  kNibbles,   // so, scale and minimum of a group in one byte
+  kLevels,    // E4M3 without a sign, over one number of the weight or times it
+  kExponents  // e, for 2^(e - 127)
+};
+// What 4-bit codes stand for that are no integers: E2M1, NF4, a table of a GGUF.
+struct CodeBook {
+  alignas(64) float values[16];    // of float32 compute, which rounds their products with scales to `rounded`
+  alignas(64) float nearest[16];   // of bfloat16 compute: BF16 numbers
+  alignas(64) BFloat16 words[32];  // the same, twice
+  ScaleFormat rounded = ScaleFormat::kF32;  // kF32, kBF16 or kF16
 };
 // Codes along the depth that one step of a product takes.
 inline constexpr int64_t kNarrowBlock = 8;
@@ -68,9 +77,13 @@ struct NarrowLayout {
   int bits = 4;        // of a stored code: 2, 3, 4, 5, 6 or 8
   bool zeros = false;  // with 4 and 8 bits alone
   ScaleFormat scales = ScaleFormat::kBF16;
-  int64_t groups = 0, group = 0;  // group: padded
-  bool minima = false;            // code * scale - minimum, without zeros
-  int64_t together = 1;           // groups of one FP16 number, with factors
+  int64_t groups = 0, group = 0;   // group: padded
+  bool minima = false;             // code * scale - minimum, without zeros
+  int64_t together = 1;            // groups of one FP16 number, with factors
+  const CodeBook* book = nullptr;  // 4 bits, without zeros and minima; null: integers
+  float global = 1;                // kLevels: a scale is level / global or level * global ..
+  bool divides = false;            // .. rounded once; bfloat16 compute takes level * level_unit / 2^120
+  float level_unit = 1;
 
   bool has_factors() const { return scales == ScaleFormat::kFactors || scales == ScaleFormat::kNibbles; }
   int64_t scale_bytes() const {
@@ -108,7 +121,7 @@ inline NarrowGroup narrow_group(const NarrowLayout& layout, const unsigned char*
 
 // C[rows, columns] = start, then for each group g in order
 //   C = C + A_g (middle scale_g - minimum_g)   where there are minima; A_g the sum of the row's group
-//   C = C + scale_g (sum of a (code - zero))   each an fma
+//   C = C + scale_g (sum of a (code - zero))   each an fma; of a book, what it says in place of code - zero
 // `gemm_groups`, group after group, in the same bits, without a panel in between: `narrow_rows` rows share
 // one expansion.
 struct NarrowProduct {

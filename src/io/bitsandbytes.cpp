@@ -193,8 +193,8 @@ void CheckpointReader::join_bitsandbytes() {
   state_->tensors = std::move(weights);
 }
 
-void Checkpoint::read_bits_and_bytes(const StoredTensor& tensor, std::span<float> into,
-                                     ThreadPool& pool) const {
+// Of blocks, or of rows.
+std::vector<float> Checkpoint::scales_of_bits_and_bytes(const StoredTensor& tensor) const {
   const StoredTensor::BitsAndBytes& codes = *tensor.bits_and_bytes;
   const auto values = [&](const StoredTensor::Part& part) {
     const Lease lease = state_->mapping(part).lease(part.offset, part.view.bytes());
@@ -210,6 +210,13 @@ void Checkpoint::read_bits_and_bytes(const StoredTensor& tensor, std::span<float
                       of_scales[j / static_cast<std::size_t>(codes.nested_block)] +
                   codes.offset;
   }
+  return scales;
+}
+
+void Checkpoint::read_bits_and_bytes(const StoredTensor& tensor, std::span<float> into,
+                                     ThreadPool& pool) const {
+  const StoredTensor::BitsAndBytes& codes = *tensor.bits_and_bytes;
+  const std::vector<float> scales = scales_of_bits_and_bytes(tensor);
   const Lease lease = hold(tensor);
   const auto columns = static_cast<std::size_t>(tensor.view.cols());
   const auto* const bytes = tensor.view.as<const std::uint8_t>();

@@ -22,6 +22,7 @@
 #include "base/json.h"
 #include "io/gguf_parts.h"
 #include "io/gguf_reading.h"
+#include "tensor/quantized_matrix.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -179,6 +180,9 @@ class Checkpoint {
   // Error as read_float32().
   std::vector<std::uint8_t> read_mxfp4(const StoredTensor& tensor, std::int64_t first,
                                        std::int64_t count) const;
+  // MXFP4 beside its exponents, and bitsandbytes' 4 bits whose blocks do not cross rows, as codes whose
+  // dequantize() is read_float32(); nullopt for every other, and where a value is not finite.
+  std::optional<QuantizedMatrix> read_codes(const StoredTensor& tensor) const;
   // What view.pointer points to, until the lease goes. A small tensor is read once and kept.
   Lease hold(const StoredTensor& tensor) const;
   Lease hold_rows(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
@@ -213,6 +217,9 @@ class Checkpoint {
   Lease hold_exponents(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
   void read_mxfp4_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   void read_float8_rows(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
+  std::vector<float> scales_of_bits_and_bytes(const StoredTensor& tensor) const;
+  std::optional<QuantizedMatrix> codes_of_bits_and_bytes(const StoredTensor& tensor) const;
+  QuantizedMatrix codes_of_mxfp4(const StoredTensor& tensor) const;
   void read_bits_and_bytes(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   void read_gguf_parts(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   friend class CheckpointReader;  // builds the State

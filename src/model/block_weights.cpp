@@ -39,7 +39,7 @@ ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, boo
       (codes || source.packed_shape(linear.module).scheme.rounds_inputs())) {
     source.check_packed(linear);
     read.codes = source.quantized(linear.module);
-  } else if (!read.stored && codes && source.checkpoint().is_gguf()) {
+  } else if (!read.stored && codes && !source.is_packed(linear.module)) {
     read.codes = source.block_codes(linear.weight.tensor);
     if (read.codes) check_shape(source, linear, *read.codes);
   }

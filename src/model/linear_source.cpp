@@ -182,6 +182,7 @@ std::optional<HeldTensor> LinearSource::stored(const LinearSpec& linear, bool al
 std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name) const {
   const StoredTensor& tensor = find_tensor(checkpoint(), name);
   const TensorView& view = tensor.view;
+  if (!checkpoint().is_gguf()) return checkpoint().read_codes(tensor);
   if (!has_codes(view.dtype) || view.shape.rank() != 2) return std::nullopt;
   if (tensor.pieces && !tensor.pieces->front().part.only_rows()) return std::nullopt;
   const std::int64_t rows = view.shape[0];

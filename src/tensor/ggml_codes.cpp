@@ -1,6 +1,10 @@
 #include "tensor/ggml_codes.h"
 
+#include <cstddef>
+
+#include "tensor/block_scales.h"
 #include "tensor/ggml_blocks.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq {
 namespace {
@@ -9,11 +13,50 @@ namespace {
 constexpr int kTableBits = 8;
 constexpr int kTableZero = 128;
 
+// Blocks of floats: `scales` groups of 16 or 32 codes, a byte of scale each in front of them; code j of a group
+// in the low half of byte j, half a group later in the high one.
+QuantizedMatrix matrix_of_floats(DType dtype, std::int64_t columns) {
+  QuantizedMatrix matrix;
+  matrix.in_features = columns;
+  matrix.scheme.bits = 4;
+  matrix.scheme.weight_type = WeightType::kFloat4;
+  matrix.scheme.granularity = Granularity::kGroup;
+  matrix.scheme.group_size = dtype == DType::kMXFP4 ? kMxGroup : kNvfp4Group;
+  matrix.scheme.symmetric = true;
+  if (dtype == DType::kNVFP4) matrix.global_scale = 1, matrix.global_form = GlobalForm::kFactor;
+  return matrix;
+}
+
+// Of E4M3 no sign is looked at; what is no number is 0, and with the sign as large as it looks.
+float ggml_level(std::uint8_t byte) {
+  constexpr std::uint8_t kNoNumber = 0x7f;
+  const auto level = static_cast<std::uint8_t>(byte & kNoNumber);
+  if (level == kNoNumber) return byte == kNoNumber ? 0.0f : 480.0f;
+  return nvfp4_scale(level, 1);
+}
+
+void append_floats(DType dtype, const std::uint8_t* block, QuantizedMatrix& matrix) {
+  const auto group = static_cast<std::size_t>(matrix.group());
+  const std::size_t scales = static_cast<std::size_t>(dtype_row(dtype).block_elements) / group;
+  for (std::size_t j = 0; j < scales; ++j) {
+    matrix.scales.push_back(dtype == DType::kMXFP4 ? mxfp4_scale(block[j]) : ggml_level(block[j]));
+    matrix.zeros.push_back(0);
+    const std::uint8_t* const pairs = block + scales + j * group / 2;
+    for (std::size_t i = 0; i < group; ++i) {
+      const std::uint8_t code = i < group / 2 ? pairs[i] & 15 : pairs[i - group / 2] >> 4;
+      matrix.codes.push_back(code == kE2M1MinusZero ? 0 : code);
+    }
+  }
+}
+
 }  // namespace
 
-bool has_codes(DType dtype) { return block_layout(dtype) != nullptr; }
+bool has_codes(DType dtype) {
+  return block_layout(dtype) != nullptr || dtype == DType::kMXFP4 || dtype == DType::kNVFP4;
+}
 
 QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns) {
+  if (block_layout(dtype) == nullptr) return matrix_of_floats(dtype, columns);
   const BlockLayout& layout = *block_layout(dtype);
   QuantizedMatrix matrix;
   matrix.in_features = columns;
@@ -40,8 +83,15 @@ void append_factors(const BlockLayout& layout, const BlockFields& fields, ScaleF
 }  // namespace
 
 void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
-  const BlockLayout& layout = *block_layout(dtype);
   const auto* block = static_cast<const std::uint8_t*>(bytes);
+  if (block_layout(dtype) == nullptr) {
+    for (std::int64_t k = 0; k < matrix.in_features;
+         k += dtype_row(dtype).block_elements, block += dtype_row(dtype).block_bytes)
+      append_floats(dtype, block, matrix);
+    ++matrix.out_features;
+    return;
+  }
+  const BlockLayout& layout = *block_layout(dtype);
   for (std::int64_t k = 0; k < matrix.in_features;
        k += layout.elements, block += dtype_row(dtype).block_bytes) {
     const BlockFields fields = read_block(layout, block);

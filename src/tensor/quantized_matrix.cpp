@@ -81,6 +81,12 @@ void dequantize_group(const QuantScheme& scheme, const std::uint8_t* code, std::
   for (std::int64_t k = 0; k < count; ++k) into[k] = code_value(code[k], zero, scale);
 }
 
+void dequantize_by_table(const CodeValues& table, const std::uint8_t* code, std::int64_t count, float scale,
+                         float* into) {
+  for (std::int64_t k = 0; k < count; ++k)
+    into[k] = stored_float(table.values[code[k] & 15u] * scale, table.rounded_to);
+}
+
 void dequantize_affine_row(const QuantizedMatrix& matrix, std::int64_t n, float* into) {
   const std::int64_t group = matrix.group(), groups = matrix.groups();
   const std::span<const std::uint8_t> codes = std::span(matrix.codes)
@@ -103,8 +109,12 @@ void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into) 
     for (std::int64_t g = 0; g < groups; ++g) {
       const auto at = static_cast<std::size_t>(n * groups + g);
       const std::int64_t end = std::min(matrix.in_features, (g + 1) * group);
-      dequantize_group(matrix.scheme, code + g * group, end - g * group, matrix.zeros[at], matrix.scales[at],
-                       into + g * group);
+      if (matrix.code_values)
+        dequantize_by_table(*matrix.code_values, code + g * group, end - g * group, matrix.scales[at],
+                            into + g * group);
+      else
+        dequantize_group(matrix.scheme, code + g * group, end - g * group, matrix.zeros[at],
+                         matrix.scales[at], into + g * group);
       if (matrix.minima.empty()) continue;
       for (std::int64_t k = g * group; k < end; ++k) into[k] -= matrix.minima[at];
     }
@@ -154,6 +164,7 @@ QuantizedMatrix row_slice(const QuantizedMatrix& matrix, std::int64_t first, std
   part.codes = rows_of(matrix.codes, matrix.in_features);
   part.scales = rows_of(matrix.scales, matrix.groups());
   part.zeros = rows_of(matrix.zeros, matrix.groups());
+  part.code_values = matrix.code_values;
   part.minima = rows_of(matrix.minima, matrix.groups());
   if (const ScaleFactors& factors = matrix.factors; factors.together > 0) {
     const std::int64_t blocks = matrix.groups() / factors.together;

@@ -7,7 +7,9 @@
 // twice in FP32: codes that were read from them have minima, and those of ZeroForm::kAddend, which are
 // rounded to the type of their scales instead.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +39,13 @@ struct ScaleFactors {
   std::vector<std::uint8_t> t;
 };
 
+// What each of 16 codes stands for, where no type of weight says it: value = values[code] * scale, rounded to
+// `rounded_to`.
+struct CodeValues {
+  std::array<float, 16> values{};
+  DType rounded_to = DType::kF32;  // kF32, kBF16 or kF16
+};
+
 struct QuantizedMatrix {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0;
@@ -44,6 +53,7 @@ struct QuantizedMatrix {
   std::vector<float>
       scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
+  std::optional<CodeValues> code_values;   // of codes of 4 bits; none: as scheme.weight_type says
   std::vector<float> minima;               // [out, groups], with every zero 0; empty: none
   ScaleFactors factors;                    // of scales and minima, which stand there multiplied all the same
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()

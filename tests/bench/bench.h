@@ -111,7 +111,7 @@ inline QuantizedMatrix noisy_codes(int bits, int activation_bits, bool symmetric
     matrix.codes.push_back(static_cast<std::uint8_t>(seed >> (32 - bits)));
   }
   const auto parameters = static_cast<std::size_t>(n * matrix.groups());
-  matrix.scales.assign(parameters, 0.01f);
+  matrix.scales.assign(parameters, 10.0f / 1024);  // BF16 holds it, as most that checkpoints have
   matrix.zeros.assign(parameters, static_cast<std::uint8_t>(matrix.scheme.middle()));
   return matrix;
 }

@@ -14,8 +14,32 @@ namespace {
 constexpr double kBeyondCaches = 192e6;
 
 // kind: 0 4 bits symmetric, 1 4 bits asymmetric, 2 8 bits symmetric, in groups of 64; 3 INT8 per channel with
-// inputs in 8 bits; 4 dense BF16.
+// inputs in 8 bits; 4 dense BF16; 5 NVFP4, 6 MXFP4, 7 NF4 in blocks of 64 with FP32 scales.
+QuantizedMatrix float_codes(std::int64_t kind, std::int64_t n, std::int64_t k) {
+  QuantizedMatrix matrix = noisy_codes(4, 16, true, n, k);
+  const auto regroup = [&](int group, float scale) {
+    matrix.scheme.group_size = group;
+    matrix.scales.assign(static_cast<std::size_t>(n * matrix.groups()), scale);
+    matrix.zeros.assign(matrix.scales.size(), 0);
+  };
+  if (kind == 7) {
+    regroup(64, 0.01f);
+    matrix.code_values.emplace();
+    for (int i = 0; i < 16; ++i)
+      matrix.code_values->values[i] = std::tanh(0.2f * static_cast<float>(i) - 1.5f);
+    return matrix;
+  }
+  matrix.scheme.weight_type = WeightType::kFloat4;
+  matrix.global_scale = 2688;
+  if (kind == 5)
+    regroup(kNvfp4Group, 26 / matrix.global_scale);
+  else
+    regroup(kMxGroup, 1.0f / 128);
+  return matrix;
+}
+
 std::unique_ptr<PreparedWeight> weight_of(std::int64_t kind, std::int64_t n, std::int64_t k) {
+  if (kind >= 5) return backend().prepare_quantized(float_codes(kind, n, k), Compute::kBFloat16);
   if (kind == 4) return backend().prepare(tensor(DType::kF32, {n, k}, 1).view, Compute::kBFloat16);
   return backend().prepare_quantized(noisy_codes(kind < 2 ? 4 : 8, kind == 3 ? 8 : 16, kind != 1, n, k),
                                      Compute::kBFloat16);
@@ -78,8 +102,8 @@ BENCHMARK(packed_linear)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond)
     ->ArgsProduct({{0, 1, 2, 3, 4}, {1}, {1536}, {576}, {0, 1}})
-    ->ArgsProduct({{0, 1, 2, 3, 4}, {1}, {4096}, {4096}, {1}})
-    ->ArgsProduct({{0, 3, 4}, {2, 4, 8, 16, 64}, {1536}, {1536}, {1}});
+    ->ArgsProduct({{0, 1, 2, 3, 4, 5, 6, 7}, {1}, {4096}, {4096}, {1}})
+    ->ArgsProduct({{0, 3, 4, 5, 6, 7}, {2, 4, 8, 16, 64}, {1536}, {1536}, {1}});
 BENCHMARK(decode_attention)
     ->ArgNames({"bf16", "batch", "context", "heads", "kv", "dim"})
     ->UseRealTime()

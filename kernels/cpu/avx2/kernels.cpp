@@ -118,7 +118,23 @@ struct Avx2 {
     return _mm256_and_si256(_mm256_srli_epi32(v, Shift), _mm256_set1_epi32(Mask));
   }
   static LLMQ_INLINE I ori(I a, I b) { return _mm256_or_si256(a, b); }
-  static LLMQ_INLINE I times4(I v) { return _mm256_slli_epi32(v, 2); }
+  template <int Shift>
+  static LLMQ_INLINE I left(I v) {
+    return _mm256_slli_epi32(v, Shift);
+  }
+  static LLMQ_INLINE I maxi(I a, I b) { return _mm256_max_epi32(a, b); }
+  static LLMQ_INLINE F from_bits(I v) { return _mm256_castsi256_ps(v); }
+  // Sixteen numbers, and those that 4 bits of each lane say: a permutation looks at three of them.
+  struct Book {
+    F low, high;
+  };
+  static LLMQ_INLINE Book book(const float* values) { return {load(values), load(values + kLanes)}; }
+  template <int Shift>
+  static LLMQ_INLINE F look_up(Book book, I words) {
+    const I index = _mm256_srli_epi32(words, Shift);
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(book.low, index),
+                            _mm256_permutevar8x32_ps(book.high, index), from_bits(left<28 - Shift>(words)));
+  }
   // Two bytes a lane, each in a half of its own.
   static LLMQ_INLINE I byte_pairs(const void* p) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
@@ -130,6 +146,9 @@ struct Avx2 {
   }
   static LLMQ_INLINE F load_f16(const void* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  static LLMQ_INLINE void store_f16(void* p, F v) {
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
 
   static LLMQ_INLINE D setd(double v) { return _mm256_set1_pd(v); }

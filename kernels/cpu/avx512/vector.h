@@ -104,7 +104,18 @@ struct Avx512 {
     return _mm512_and_si512(_mm512_srli_epi32(v, Shift), _mm512_set1_epi32(Mask));
   }
   static LLMQ_INLINE I ori(I a, I b) { return _mm512_or_si512(a, b); }
-  static LLMQ_INLINE I times4(I v) { return _mm512_slli_epi32(v, 2); }
+  template <int Shift>
+  static LLMQ_INLINE I left(I v) {
+    return _mm512_slli_epi32(v, Shift);
+  }
+  static LLMQ_INLINE I maxi(I a, I b) { return _mm512_max_epi32(a, b); }
+  static LLMQ_INLINE F from_bits(I v) { return _mm512_castsi512_ps(v); }
+  // Sixteen numbers, and those that 4 bits of each lane say, which are all that a permutation looks at.
+  static LLMQ_INLINE F book(const float* values) { return load(values); }
+  template <int Shift>
+  static LLMQ_INLINE F look_up(F book, I words) {
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(words, Shift), book);
+  }
   // Two bytes a lane, each in a half of its own.
   static LLMQ_INLINE I byte_pairs(const void* p) {
     return _mm512_cvtepu8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
@@ -116,6 +127,9 @@ struct Avx512 {
   }
   static LLMQ_INLINE F load_f16(const void* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  }
+  static LLMQ_INLINE void store_f16(void* p, F v) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
 
   static LLMQ_INLINE D setd(double v) { return _mm512_set1_pd(v); }

@@ -46,6 +46,7 @@ struct PairCodes {
     return _mm512_mullo_epi32(Avx512::load_u8(at), _mm512_set1_epi32(0x01010101));
   }
   static LLMQ_INLINE Zero zero8(const unsigned char* at) { return Avx512::load_i8(at); }
+  static LLMQ_INLINE __m512i book(const CodeBook& book) { return _mm512_load_si512(book.words); }
 
   // The 32 numbers (i + Turn) % Period + First as BF16, which holds them all.
   struct Numbers {
@@ -67,10 +68,10 @@ struct PairCodes {
   static LLMQ_INLINE __m512i middle_table() {
     return table<1 << Bits, -(1 << (Bits - 1))>();
   }
-  template <bool HasZeros>
+  template <CodeForm Form>
   static LLMQ_INLINE void expand4(B (&out)[4], const unsigned char* at, Zero zero) {
     const __m512i words = _mm512_loadu_si512(at);
-    if constexpr (HasZeros) {
+    if constexpr (Form == CodeForm::kZeros) {
       const __m512i nibbles = _mm512_set1_epi32(0x0f0f0f0f), table = signed_table();
       const __m512i even = _mm512_sub_epi8(_mm512_and_si512(words, nibbles), zero);
       const __m512i odd = _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi32(words, 4), nibbles), zero);
@@ -79,17 +80,18 @@ struct PairCodes {
       out[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(even, 8), table);
       out[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(odd, 8), table);
     } else {
-      const __m512i table = middle_table<4>();
+      const __m512i table = Form == CodeForm::kBook ? zero : middle_table<4>();
       out[0] = _mm512_permutexvar_epi16(words, table);
       out[1] = _mm512_permutexvar_epi16(_mm512_srli_epi32(words, 4), table);
       out[2] = _mm512_permutexvar_epi16(_mm512_srli_epi32(words, 8), table);
       out[3] = _mm512_permutexvar_epi16(_mm512_srli_epi32(words, 12), table);
     }
   }
-  template <bool HasZeros>
+  template <CodeForm Form>
   static LLMQ_INLINE B pair8(const unsigned char* even, const unsigned char* odd, Zero zero) {
     __m512i low = Avx512::load_i8(even), high = Avx512::load_i8(odd);
-    if constexpr (HasZeros) low = _mm512_sub_epi32(low, zero), high = _mm512_sub_epi32(high, zero);
+    if constexpr (Form == CodeForm::kZeros)
+      low = _mm512_sub_epi32(low, zero), high = _mm512_sub_epi32(high, zero);
     return Avx512::pair_bits(_mm512_cvtepi32_ps(low), _mm512_cvtepi32_ps(high));
   }
   template <int Bits, int J>

@@ -44,7 +44,7 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
       });
     });
   };
-  if (g.scale != nullptr || (!g.accumulate && g.start == nullptr)) {
+  if (!g.accumulate && g.start == nullptr) {
     each([&](typename V::F& sum, int, int) LLMQ_LAMBDA_INLINE { sum = V::set(0.0f); });
   } else {
     const float* const from = g.accumulate ? c : g.start;
@@ -99,22 +99,6 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
   if constexpr (!Transposed && Product::kPerUnit == 2)
     if (g.depth % 2 != 0) step([](const unsigned char* at) LLMQ_LAMBDA_INLINE { return half_unit(at); });
 
-  if constexpr (Product::kPerUnit < 4)  // sums of INT8 products are integers
-    if (g.scale != nullptr) {
-      const float* const from = g.accumulate ? c : g.start;
-      const int64_t from_row = g.accumulate ? g.c_row : 0;
-      each([&](typename V::F& sum, int r, int v) LLMQ_LAMBDA_INLINE {
-        const int n = v * V::kLanes;
-        const auto scale = full ? V::load(g.scale + n) : V::load_first(g.scale + n, count(v));
-        auto begin = V::set(0.0f);
-        if (from != nullptr)
-          begin = full ? V::load(from + r * from_row + n) : V::load_first(from + r * from_row + n, count(v));
-        if (g.offset != nullptr)
-          begin = V::fma(V::set(g.row_sums[(first_row + r) * g.row_sums_row]),
-                         full ? V::load(g.offset + n) : V::load_first(g.offset + n, count(v)), begin);
-        sum = V::fma(sum, scale, begin);
-      });
-    }
   if (full)
     each([&](typename V::F& sum, int r, int v)
              LLMQ_LAMBDA_INLINE { V::store(c + r * g.c_row + v * V::kLanes, sum); });
@@ -194,7 +178,7 @@ __attribute__((noinline)) void gemm_few_rows(const GemmPanel& g) {
 template <class V, class Product>
 LLMQ_INLINE int64_t gemm_first_panels(const GemmPanel& g) {
   const int64_t whole = g.columns / (V::kPanelVectors * V::kLanes);
-  if (g.transposed || g.rows > 2 || whole < 2 || g.scale != nullptr) return 0;
+  if (g.transposed || g.rows > 2 || whole < 2) return 0;
   if (g.rows == 2) return gemm_few_rows<V, Product, 2, 2>(g), 2;
   if (whole == 2) return gemm_few_rows<V, Product, 1, 2>(g), 2;
   if (whole == 3) return gemm_few_rows<V, Product, 1, 3>(g), 3;
@@ -225,37 +209,122 @@ void gemm(const GemmPanel& g) {
     rest.b = static_cast<const unsigned char*>(rest.b) + panels * rest.b_panel;
     rest.c += panels * kPanel;
     if (rest.start != nullptr) rest.start += panels * kPanel;
-    if (rest.scale != nullptr) rest.scale += panels * kPanel;
-    if (rest.offset != nullptr) rest.offset += panels * kPanel;
     rest.columns -= panels * kPanel;
   }
 }
 
-// Some rows at a time, whose part of C lies together meanwhile, since every group reads and writes it.
-template <class V, class Product, class T>
-void gemm_groups(const GemmPanel& g, int64_t group) {
-  constexpr int64_t kPanel = V::kPanelVectors * V::kLanes, kRows = 48;
-  float c[kRows * kPanel];
-  GemmPanel one = g;
-  one.depth = group;
-  one.c = c;
-  one.c_row = kPanel;
-  for (int64_t row = 0; row < g.rows; row += kRows) {
-    one.rows = g.rows - row < kRows ? g.rows - row : kRows;
-    const size_t bytes = static_cast<size_t>(g.columns) * sizeof(float);
-    if (g.accumulate)
-      for (int64_t r = 0; r < one.rows; ++r)
-        __builtin_memcpy(c + r * kPanel, g.c + (row + r) * g.c_row, bytes);
-    for (int64_t k = 0, i = 0; k < g.depth; k += group, ++i) {
-      one.a = static_cast<const unsigned char*>(g.a) + row * g.a_row + k * static_cast<int64_t>(sizeof(T));
-      one.b = static_cast<const unsigned char*>(g.b) + i * g.b_panel;
-      one.accumulate = g.accumulate || i > 0;
-      one.scale = g.scale == nullptr ? nullptr : g.scale + i * kPanel;
-      one.offset = g.offset == nullptr ? nullptr : g.offset + i * kPanel;
-      one.row_sums = g.offset == nullptr ? nullptr : g.row_sums + row * g.row_sums_row + i;
-      gemm<V, Product>(one);
+// Rows rows through all groups of one panel: what a group sums and what it is added to are in registers, half
+// a tile's rows of each.
+template <class V, class Product, int Rows>
+__attribute__((noinline)) void gemm_groups_tile(const GemmPanel& g, int64_t group, int64_t first_row) {
+  constexpr int kVectors = V::kPanelVectors, kPanel = kVectors * V::kLanes, kTogether = 4;
+  typename V::F y[Rows][kVectors];
+  float* const c = g.c + first_row * g.c_row;
+  const auto each = [&](const auto& body) LLMQ_LAMBDA_INLINE {
+    unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        constexpr int kV = decltype(v)::value;
+        const int64_t left = g.columns - kV * V::kLanes;
+        const int count = static_cast<int>(left < 0 ? 0 : left > V::kLanes ? V::kLanes : left);
+        body(y[decltype(r)::value][kV], decltype(r)::value, kV * V::kLanes, count);
+      });
+    });
+  };
+  const float* const from = g.accumulate ? c : g.start;
+  const int64_t from_row = g.accumulate ? g.c_row : 0;
+  each([&](typename V::F& sum, int r, int n, int count) LLMQ_LAMBDA_INLINE {
+    const float* const at = from + r * from_row + n;
+    sum = from == nullptr ? V::set(0.0f) : count == V::kLanes ? V::load(at) : V::load_first(at, count);
+  });
+
+  const int64_t row = g.a_row, units = group / Product::kPerUnit;
+  const unsigned char* base[(Rows + 2) / 3];  // rows in threes, as gemm_tile has them
+  unroll<(Rows + 2) / 3>([&](auto i) LLMQ_LAMBDA_INLINE {
+    base[decltype(i)::value] =
+        static_cast<const unsigned char*>(g.a) + (first_row + decltype(i)::value * 3) * row;
+  });
+  const auto advance = [&](int64_t bytes) LLMQ_LAMBDA_INLINE {
+    unroll<(Rows + 2) / 3>([&](auto i) LLMQ_LAMBDA_INLINE { base[decltype(i)::value] += bytes; });
+  };
+  for (int64_t i = 0; i * group < g.depth; ++i) {
+    const unsigned char* b = static_cast<const unsigned char*>(g.b) + i * g.b_panel;
+    typename V::F acc[Rows][kVectors];
+    unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+      unroll<kVectors>(
+          [&](auto v) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][decltype(v)::value] = V::set(0.0f); });
+    });
+    const auto step = [&](int64_t at, auto read_unit) LLMQ_LAMBDA_INLINE {
+      typename Product::B weights[kVectors];
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        weights[decltype(v)::value] = Product::load(b + at * kPanel + decltype(v)::value * V::kLanes * 4);
+      });
+      unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+        constexpr int kR = decltype(r)::value;
+        const auto input = Product::broadcast(read_unit(base[kR / 3] + (kR % 3) * row + at));
+        unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+          constexpr int kV = decltype(v)::value;
+          acc[kR][kV] = Product::add(acc[kR][kV], input, weights[kV]);
+        });
+      });
+    };
+    const auto whole = [](const unsigned char* at) LLMQ_LAMBDA_INLINE { return whole_unit(at); };
+    int64_t unit = 0;
+    for (; unit + kTogether <= units; unit += kTogether, b += 4 * kTogether * kPanel) {
+      unroll<kTogether>([&](auto j) LLMQ_LAMBDA_INLINE { step(4 * decltype(j)::value, whole); });
+      advance(4 * kTogether);
     }
-    for (int64_t r = 0; r < one.rows; ++r) __builtin_memcpy(g.c + (row + r) * g.c_row, c + r * kPanel, bytes);
+    for (; unit < units; ++unit, b += 4 * kPanel) {
+      step(0, whole);
+      advance(4);
+    }
+    if (group % Product::kPerUnit != 0) {
+      step(0, [](const unsigned char* at) LLMQ_LAMBDA_INLINE { return half_unit(at); });
+      advance(2);
+    }
+    const float* const offset = g.offset == nullptr ? nullptr : g.offset + i * kPanel;
+    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+      constexpr int kV = decltype(v)::value, kN = kV * V::kLanes;
+      const auto scale = V::load(g.scale + i * kPanel + kN);
+      unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+        constexpr int kR = decltype(r)::value;
+        auto& sum = y[kR][kV];
+        if (offset != nullptr)
+          sum = V::fma(V::set(g.row_sums[(first_row + kR) * g.row_sums_row + i]), V::load(offset + kN), sum);
+        sum = V::fma(acc[kR][kV], scale, sum);
+      });
+    });
+  }
+  each([&](typename V::F& sum, int r, int n, int count) LLMQ_LAMBDA_INLINE {
+    float* const at = c + r * g.c_row + n;
+    if (count == V::kLanes)
+      V::store(at, sum);
+    else
+      V::store_first(at, sum, count);
+  });
+}
+
+template <class V, class Product, int Rows>
+LLMQ_INLINE void gemm_groups_rows(const GemmPanel& g, int64_t group, int64_t first_row) {
+  for (; first_row + Rows <= g.rows; first_row += Rows)
+    gemm_groups_tile<V, Product, Rows>(g, group, first_row);
+  if constexpr (Rows > 1)
+    if (first_row < g.rows) gemm_groups_rows<V, Product, Rows / 2>(g, group, first_row);
+}
+
+// With scales; without, one chain, for which the groups are as one where they lie side by side.
+template <class V, class Product>
+void gemm_groups(const GemmPanel& g, int64_t group) {
+  constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
+  if (g.scale != nullptr) return gemm_groups_rows<V, Product, (V::kRowTile + 1) / 2>(g, group, 0);
+  constexpr int64_t kElement = 4 / Product::kPerUnit;
+  const int64_t step = g.b_panel == group * kElement * kPanel ? g.depth : group;
+  GemmPanel one = g;
+  one.depth = step;
+  for (int64_t k = 0, i = 0; k < g.depth; k += step, ++i) {
+    one.a = static_cast<const unsigned char*>(g.a) + k * kElement;
+    one.b = static_cast<const unsigned char*>(g.b) + i * g.b_panel;
+    one.accumulate = g.accumulate || i > 0;
+    gemm<V, Product>(one);
   }
 }
 

@@ -17,7 +17,7 @@ constexpr CpuKernels with_products(CpuKernels table, const char* name) noexcept 
   constexpr int kBf16 = static_cast<int>(CpuFormat::kBF16);
   table.name = name;
   table.gemm[kBf16] = gemm<V, Bf16Product>;
-  table.gemm_groups[kBf16] = gemm_groups<V, Bf16Product, BFloat16>;
+  table.gemm_groups[kBf16] = gemm_groups<V, Bf16Product>;
   table.attention[kBf16] = attention<V, Bf16Product, BFloat16>;
   table.gemm_int8 = gemm<Int32Sums<V>, Int8Product>;
   table.peak[kBf16] = peak_of<V, Bf16Product>();
@@ -34,7 +34,7 @@ constexpr CpuKernels kernel_table(const char* name) {
                                   V::kPanelVectors * V::kLanes,
                                   V::kRowTile,
                                   {gemm<V, ProductF32<V>>, nullptr},
-                                  {gemm_groups<V, ProductF32<V>, float>, nullptr},
+                                  {gemm_groups<V, ProductF32<V>>, nullptr},
                                   {pack_panel<V, float>, pack_panel<V, BFloat16>},
                                   {pack_panel_straight<V, float>, pack_panel_straight<V, BFloat16>},
                                   attention_scratch<V>,

@@ -20,7 +20,7 @@ namespace llmq {
 // Rows rows against Chains groups side by side in memory of one panel, or against one group of Chains panels,
 // so that enough sums are under way; of groups, as many times as there are so many up to `end`: y stays in
 // registers.
-template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows, int Chains, bool OfGroups>
+template <class V, class Product, class Codes, int Bits, CodeForm Form, int Rows, int Chains, bool OfGroups>
 __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel, int64_t first_group,
                                            int64_t end) {
   constexpr int kVectors = V::kPanelVectors;
@@ -63,11 +63,11 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
     const unsigned char* const b = first_panel + front + group * group_bytes;
     const unsigned char* const a = static_cast<const unsigned char*>(p.a) + group * layout.group * 2;
     typename V::F acc[Rows][Chains][kVectors];
-    typename Codes::Zero zero[Chains][kVectors];
+    NarrowZero<Codes, Bits, Form> zero[Chains][kVectors];
     unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
       unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
         constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
-        zero[kI][kV] = narrow_zero<Codes, Bits, HasZeros>(b + kI * chain_bytes + zeros, kV * V::kLanes);
+        zero[kI][kV] = narrow_zero<Codes, Bits, Form>(layout, b + kI * chain_bytes + zeros, kV * V::kLanes);
         unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][kI][kV] = V::set(0.0f); });
       });
     });
@@ -97,7 +97,7 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
           typename Codes::B pairs[kVectors][4];
           unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
             constexpr int kV = decltype(v)::value;
-            narrow_pairs<V, Codes, Bits, HasZeros, kBlock>(pairs[kV], codes, kV * V::kLanes, zero[kI][kV]);
+            narrow_pairs<V, Codes, Bits, Form, kBlock>(pairs[kV], codes, kV * V::kLanes, zero[kI][kV]);
           });
           unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
             unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
@@ -148,7 +148,7 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
   });
 }
 
-template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows>
+template <class V, class Product, class Codes, int Bits, CodeForm Form, int Rows>
 LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   // Lanes that are plain C++ have their panel's columns for chains, and take long to compile.
@@ -158,52 +158,55 @@ LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   if constexpr (kChains > 1)
     if (groups == 1)
       for (; panel + kChains <= panels; panel += kChains)
-        narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, false>(p, panel, 0, 1);
+        narrow_tile<V, Product, Codes, Bits, Form, Rows, kChains, false>(p, panel, 0, 1);
   for (; panel < panels; ++panel) {
     const int64_t together = groups / kChains * kChains;
-    if (together > 0)
-      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, true>(p, panel, 0, together);
+    if (together > 0) narrow_tile<V, Product, Codes, Bits, Form, Rows, kChains, true>(p, panel, 0, together);
     if constexpr (kChains > 1)
       if (together < groups)
-        narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, together, groups);
+        narrow_tile<V, Product, Codes, Bits, Form, Rows, 1, true>(p, panel, together, groups);
   }
 }
 
 // As many rows as there are; of the widths that are rarely met with many rows, powers of two at a time.
-template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows>
+template <class V, class Product, class Codes, int Bits, CodeForm Form, int Rows>
 LLMQ_INLINE void narrow_by_rows(const NarrowProduct& p) {
   constexpr bool kEvery = Bits == 4 || Bits == 8;
   if constexpr (Rows > 0) {
     if (p.rows < Rows)
-      return narrow_by_rows < V, Product, Codes, Bits, HasZeros, kEvery ? Rows - 1 : Rows / 2 > (p);
-    narrow_rows<V, Product, Codes, Bits, HasZeros, Rows>(p);
+      return narrow_by_rows < V, Product, Codes, Bits, Form, kEvery ? Rows - 1 : Rows / 2 > (p);
+    narrow_rows<V, Product, Codes, Bits, Form, Rows>(p);
     if constexpr (!kEvery && Rows > 1) {
       NarrowProduct rest = p;
       rest.rows -= Rows;
       rest.a = static_cast<const unsigned char*>(p.a) + Rows * p.a_row;
       rest.c += Rows * p.c_row;
       if (p.sums != nullptr) rest.sums += Rows * p.sums_row;
-      if (rest.rows > 0) narrow_by_rows<V, Product, Codes, Bits, HasZeros, Rows / 2>(rest);
+      if (rest.rows > 0) narrow_by_rows<V, Product, Codes, Bits, Form, Rows / 2>(rest);
     }
   }
 }
 
-// use(Index of the bits, Index of whether there are zeros)
+// use(Index of the bits, Index of the CodeForm)
 template <class Use>
 LLMQ_INLINE void with_layout(const NarrowLayout& layout, const Use& use) {
+  constexpr Index<static_cast<int>(CodeForm::kMiddle)> kMiddle;
+  constexpr Index<static_cast<int>(CodeForm::kZeros)> kZeros;
+  constexpr Index<static_cast<int>(CodeForm::kBook)> kBook;
   switch (layout.bits) {
     case 2:
-      return use(Index<2>{}, Index<0>{});
+      return use(Index<2>{}, kMiddle);
     case 3:
-      return use(Index<3>{}, Index<0>{});
+      return use(Index<3>{}, kMiddle);
     case 5:
-      return use(Index<5>{}, Index<0>{});
+      return use(Index<5>{}, kMiddle);
     case 6:
-      return use(Index<6>{}, Index<0>{});
+      return use(Index<6>{}, kMiddle);
     case 4:
-      return layout.zeros ? use(Index<4>{}, Index<1>{}) : use(Index<4>{}, Index<0>{});
+      if (layout.book != nullptr) return use(Index<4>{}, kBook);
+      return layout.zeros ? use(Index<4>{}, kZeros) : use(Index<4>{}, kMiddle);
     default:
-      return layout.zeros ? use(Index<8>{}, Index<1>{}) : use(Index<8>{}, Index<0>{});
+      return layout.zeros ? use(Index<8>{}, kZeros) : use(Index<8>{}, kMiddle);
   }
 }
 
@@ -221,14 +224,15 @@ struct NarrowTile<V, ProductBF16<V>> {
 template <class V, class Product, class Codes>
 void narrow_gemm(const NarrowProduct& p) {
   constexpr int kMost = NarrowTile<V, Product>::kRows;
-  with_layout(p.layout, [&](auto bits, auto zeros) LLMQ_LAMBDA_INLINE {
+  with_layout(p.layout, [&](auto bits, auto form) LLMQ_LAMBDA_INLINE {
     NarrowProduct some = p;
     for (int64_t row = 0; row < p.rows; row += kMost) {
       some.rows = p.rows - row < kMost ? p.rows - row : kMost;
       some.a = static_cast<const unsigned char*>(p.a) + row * p.a_row;
       some.c = p.c + row * p.c_row;
       if (p.sums != nullptr) some.sums = p.sums + row * p.sums_row;
-      narrow_by_rows<V, Product, Codes, decltype(bits)::value, decltype(zeros)::value != 0, kMost>(some);
+      narrow_by_rows<V, Product, Codes, decltype(bits)::value, static_cast<CodeForm>(decltype(form)::value),
+                     kMost>(some);
     }
   });
 }
@@ -238,15 +242,15 @@ void narrow_gemm(const NarrowProduct& p) {
 template <class V, class Codes, class Take>
 LLMQ_INLINE void narrow_each_pair(const NarrowGroup& group, int64_t first, int64_t count, const Take& take) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
-  with_layout(*group.layout, [&](auto bits, auto zeros) LLMQ_LAMBDA_INLINE {
+  with_layout(*group.layout, [&](auto bits, auto form) LLMQ_LAMBDA_INLINE {
     constexpr int kBits = decltype(bits)::value;
-    constexpr bool kZeros = decltype(zeros)::value != 0;
+    constexpr auto kForm = static_cast<CodeForm>(decltype(form)::value);
     constexpr int64_t kUnit = narrow_unit(kBits);
     const unsigned char* codes = group.at + group.layout->header_bytes(kPanel);
-    typename Codes::Zero zero[V::kPanelVectors];
+    NarrowZero<Codes, kBits, kForm> zero[V::kPanelVectors];
     unroll<V::kPanelVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
       zero[decltype(v)::value] =
-          narrow_zero<Codes, kBits, kZeros>(codes - kPanel, decltype(v)::value * V::kLanes);
+          narrow_zero<Codes, kBits, kForm>(*group.layout, codes - kPanel, decltype(v)::value * V::kLanes);
     });
     codes += first * kPanel * kBits / 8;
     for (int64_t k = 0; k < count; k += kUnit, codes += kUnit * kPanel * kBits / 8)
@@ -255,7 +259,7 @@ LLMQ_INLINE void narrow_each_pair(const NarrowGroup& group, int64_t first, int64
         unroll<static_cast<int>(kUnit / kNarrowBlock)>([&](auto block) LLMQ_LAMBDA_INLINE {
           constexpr int kBlock = decltype(block)::value;
           typename Codes::B pairs[4];
-          narrow_pairs<V, Codes, kBits, kZeros, kBlock>(pairs, codes, kV * V::kLanes, zero[kV]);
+          narrow_pairs<V, Codes, kBits, kForm, kBlock>(pairs, codes, kV * V::kLanes, zero[kV]);
           unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
             take(v, k / 2 + 4 * kBlock + decltype(j)::value, pairs[decltype(j)::value]);
           });
@@ -285,17 +289,21 @@ void narrow_unpack_f32(void* panel, float* scales, float* offsets, const NarrowG
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   float* const to = static_cast<float*>(panel);
   for (int64_t n = 0; n < kPanel; n += V::kLanes) {
-    V::store(scales + n, narrow_scale<V>(group, n));
+    V::store(scales + n, narrow_exact_scale<V>(group, n));
     if (group.layout->minima) V::store(offsets + n, narrow_minimum<V>(group, n));
   }
   const auto unpack = [&](const auto& value) LLMQ_LAMBDA_INLINE {
-    narrow_each_pair<V, WideCodes<V>>(group, first, count,
-                                      [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
-                                        const int64_t n = decltype(v)::value * V::kLanes;
-                                        V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
-                                        V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));
-                                      });
+    narrow_each_pair<V, WideCodes<V, true>>(group, first, count,
+                                            [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+                                              const int64_t n = decltype(v)::value * V::kLanes;
+                                              V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
+                                              V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));
+                                            });
   };
+  if (const CodeBook* const book = group.layout->book; book != nullptr && book->rounded != ScaleFormat::kF32)
+    return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE {
+      return narrow_rounded<V>(V::mul(code, V::load(scales + n)), book->rounded);
+    });
   if (!group.layout->minima)
     return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE { return V::mul(code, V::load(scales + n)); });
   const auto middle = V::set(static_cast<float>(narrow_middle(group.layout->bits)));

@@ -16,13 +16,16 @@
 //       6 bits   bits 6 (j % 2) of word j / 2; pairs 6 and 7: bits 12 to 15 of words 0 and 2, above them bits
 //                12, 13 and 14, 15 of word 1
 //       8 bits   per code P signed bytes: code less zero without zeros, code less 128 with them
-// Without zeros the zero is the middle, half as many codes as there are; codes with a minimum lie as they
+// With a book the codes lie as they are. Without zeros the zero is the middle, half as many codes as there are; codes with a minimum lie as they
 // are, and what follows their sums makes up for the middle (cpu_kernels.h).
 #pragma once
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/ops/gemm.h"
 
 namespace llmq {
+
+// What is made of a stored code: less the middle, less a zero of its group, looked up in the layout's book.
+enum class CodeForm { kMiddle, kZeros, kBook };
 
 // What `number` takes off codes without zeros, which with minima is given back.
 constexpr int narrow_middle(int bits) { return bits == 8 ? 0 : 1 << (bits - 1); }
@@ -66,27 +69,33 @@ struct NarrowWords {
   }
 };
 
-// Codes as pairs of FP32 numbers, for products without a BF16 instruction (ProductBF16).
-template <class V>
+// Codes as pairs of FP32 numbers, for products without a BF16 instruction (ProductBF16); Exact: for float32
+// compute, whose books are not rounded.
+template <class V, bool Exact = false>
 struct WideCodes {
   using B = typename ProductBF16<V>::B;
   using Zero = typename V::I;
+  static LLMQ_INLINE auto book(const CodeBook& book) { return V::book(Exact ? book.values : book.nearest); }
   template <int Bits>
   static LLMQ_INLINE Zero middle() {
     return V::seti(narrow_middle(Bits));
   }
   static LLMQ_INLINE Zero zero4(const unsigned char* at) { return V::load_u8(at); }
   static LLMQ_INLINE Zero zero8(const unsigned char* at) { return V::load_i8(at); }
-  template <bool HasZeros>
-  static LLMQ_INLINE void expand4(B (&out)[4], const unsigned char* at, Zero zero) {
+  template <CodeForm Form, class From>
+  static LLMQ_INLINE void expand4(B (&out)[4], const unsigned char* at, From zero) {
     const auto words = V::loadi(at);
     unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
       constexpr int kShift = 4 * decltype(j)::value;
-      out[decltype(j)::value] = {V::to_f32(V::subi(V::template field<kShift, 15>(words), zero)),
-                                 V::to_f32(V::subi(V::template field<kShift + 16, 15>(words), zero))};
+      if constexpr (Form == CodeForm::kBook)
+        out[decltype(j)::value] = {V::template look_up<kShift>(zero, words),
+                                   V::template look_up<kShift + 16>(zero, words)};
+      else
+        out[decltype(j)::value] = {V::to_f32(V::subi(V::template field<kShift, 15>(words), zero)),
+                                   V::to_f32(V::subi(V::template field<kShift + 16, 15>(words), zero))};
     });
   }
-  template <bool HasZeros>
+  template <CodeForm>
   static LLMQ_INLINE B pair8(const unsigned char* even, const unsigned char* odd, Zero zero) {
     return {V::to_f32(V::subi(V::load_i8(even), zero)), V::to_f32(V::subi(V::load_i8(odd), zero))};
   }
@@ -111,31 +120,36 @@ struct WideCodes {
     }
     template <int J>
     static LLMQ_INLINE I with_third_bit(I low, I high) {
-      return V::ori(V::template field<2 * J + From, 3>(low), V::template field<J + From, 4>(V::times4(high)));
+      return V::ori(V::template field<2 * J + From, 3>(low),
+                    V::template field<J + From, 4>(V::template left<2>(high)));
     }
     static LLMQ_INLINE I join(I a, I b) { return V::ori(a, b); }
   };
 };
 
-template <class Codes, int Bits, bool HasZeros>
-LLMQ_INLINE typename Codes::Zero narrow_zero(const unsigned char* zeros, int64_t n) {
-  if constexpr (!HasZeros)
+template <class Codes, int Bits, CodeForm Form>
+LLMQ_INLINE auto narrow_zero(const NarrowLayout& layout, const unsigned char* zeros, int64_t n) {
+  if constexpr (Form == CodeForm::kBook)
+    return Codes::book(*layout.book);
+  else if constexpr (Form == CodeForm::kMiddle)
     return Codes::template middle<Bits>();
   else
     return Bits == 4 ? Codes::zero4(zeros + n) : Codes::zero8(zeros + n);
 }
+template <class Codes, int Bits, CodeForm Form>
+using NarrowZero = decltype(narrow_zero<Codes, Bits, Form>(NarrowLayout(), nullptr, 0));
 
 // The four pairs of block `Block` of a unit, of V::kLanes columns from column n on.
-template <class V, class Codes, int Bits, bool HasZeros, int Block>
+template <class V, class Codes, int Bits, CodeForm Form, int Block>
 LLMQ_INLINE void narrow_pairs(typename Codes::B (&pairs)[4], const unsigned char* unit, int64_t n,
-                              typename Codes::Zero zero) {
+                              NarrowZero<Codes, Bits, Form> zero) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   if constexpr (Bits == 4) {
-    Codes::template expand4<HasZeros>(pairs, unit + 4 * n, zero);
+    Codes::template expand4<Form>(pairs, unit + 4 * n, zero);
   } else if constexpr (Bits == 8) {
     unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
       const unsigned char* const even = unit + 2 * decltype(j)::value * kPanel + n;
-      pairs[decltype(j)::value] = Codes::template pair8<HasZeros>(even, even + kPanel, zero);
+      pairs[decltype(j)::value] = Codes::template pair8<Form>(even, even + kPanel, zero);
     });
   } else {
     const NarrowWords<V, Bits> words{unit, n};
@@ -154,15 +168,46 @@ LLMQ_INLINE typename V::F narrow_number(const unsigned char* numbers, ScaleForma
   return V::load(reinterpret_cast<const float*>(numbers + 4 * n));
 }
 
+// E4M3 without a sign, less 2^120: with its bits where FP32 has its own, denormals among them.
+template <class V>
+LLMQ_INLINE typename V::F narrow_level(const unsigned char* at) {
+  return V::from_bits(V::template left<20>(V::load_u8(at)));
+}
+
 template <class V>
 LLMQ_INLINE typename V::F narrow_scale(const NarrowGroup& group, int64_t n) {
   const ScaleFormat format = group.layout->scales;
+  if (format == ScaleFormat::kLevels)
+    return V::mul(narrow_level<V>(group.at + n), V::set(group.layout->level_unit));
+  if (format == ScaleFormat::kExponents)  // 2^-127 is no normal number
+    return V::from_bits(V::maxi(V::template left<23>(V::load_u8(group.at + n)), V::seti(1 << 22)));
   if (format == ScaleFormat::kFactors)
     return V::mul(V::load_f16(group.factors + 2 * n), V::to_f32(V::load_i8(group.at + n)));
   if (format == ScaleFormat::kNibbles)
     return V::mul(V::load_f16(group.factors + 2 * n),
                   V::to_f32(V::template field<0, 15>(V::load_u8(group.at + n))));
   return narrow_number<V>(group.at, format, n);
+}
+
+// Of float32 compute.
+template <class V>
+LLMQ_INLINE typename V::F narrow_exact_scale(const NarrowGroup& group, int64_t n) {
+  const NarrowLayout& layout = *group.layout;
+  if (layout.scales != ScaleFormat::kLevels) return narrow_scale<V>(group, n);
+  const auto level = V::mul(narrow_level<V>(group.at + n), V::set(0x1p120f)), global = V::set(layout.global);
+  return layout.divides ? V::div(level, global) : V::mul(level, global);
+}
+
+template <class V>
+LLMQ_INLINE typename V::F narrow_rounded(typename V::F value, ScaleFormat format) {
+  BFloat16 halves[V::kLanes];
+  if (format == ScaleFormat::kF32) return value;
+  if (format == ScaleFormat::kBF16) {
+    V::store_bf16(halves, value);
+    return V::load_bf16(halves);
+  }
+  V::store_f16(halves, value);
+  return V::load_f16(halves);
 }
 
 template <class V>

@@ -77,7 +77,18 @@ struct Scalar {
     return static_cast<int32_t>(static_cast<uint32_t>(v) >> Shift & static_cast<uint32_t>(Mask));
   }
   static LLMQ_INLINE I ori(I a, I b) { return a | b; }
-  static LLMQ_INLINE I times4(I v) { return static_cast<int32_t>(static_cast<uint32_t>(v) << 2); }
+  template <int Shift>
+  static LLMQ_INLINE I left(I v) {
+    return static_cast<int32_t>(static_cast<uint32_t>(v) << Shift);
+  }
+  static LLMQ_INLINE I maxi(I a, I b) { return a > b ? a : b; }
+  static LLMQ_INLINE F from_bits(I v) { return float_from_bits(static_cast<uint32_t>(v)); }
+  // Sixteen numbers, and those that 4 bits of each lane say.
+  static LLMQ_INLINE const float* book(const float* values) { return values; }
+  template <int Shift>
+  static LLMQ_INLINE F look_up(const float* book, I words) {
+    return book[field<Shift, 15>(words)];
+  }
   // Two bytes a lane, each in a half of its own.
   static LLMQ_INLINE I byte_pairs(const void* p) {
     const auto* const at = static_cast<const uint8_t*>(p);
@@ -91,6 +102,10 @@ struct Scalar {
     Float16 half;
     __builtin_memcpy(&half, p, sizeof half);
     return to_float(half);
+  }
+  static LLMQ_INLINE void store_f16(void* p, F v) {
+    const Float16 half = to_float16(v);
+    __builtin_memcpy(p, &half, sizeof half);
   }
 
   static LLMQ_INLINE D setd(double v) { return v; }

@@ -1,10 +1,13 @@
 #include "device/cpu/narrow_panel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "base/half.h"
+#include "tensor/block_scales.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq {
 namespace {
@@ -16,7 +19,35 @@ bool holds_all(const QuantizedMatrix& matrix, bool (*exact)(float)) {
          std::all_of(matrix.minima.begin(), matrix.minima.end(), exact);
 }
 
+// Whether every scale is what its byte comes to, to the bit.
+bool are_levels(const QuantizedMatrix& matrix) {
+  std::array<float, 127> levels;  // without a sign
+  for (std::size_t byte = 0; byte < levels.size(); ++byte)
+    levels[byte] = nvfp4_scale(static_cast<std::uint8_t>(byte), matrix.global_scale, matrix.global_form);
+  return std::all_of(matrix.scales.begin(), matrix.scales.end(), [&](float scale) {
+    const std::uint8_t byte = nvfp4_byte_of(scale, matrix.global_scale, matrix.global_form);
+    return byte < levels.size() && bits_from_float(levels[byte]) == bits_from_float(scale);
+  });
+}
+
+bool are_powers_of_two(const QuantizedMatrix& matrix) {
+  return std::all_of(matrix.scales.begin(), matrix.scales.end(), [](float scale) {
+    return scale > 0 && std::isfinite(scale) && mxfp4_scale(mxfp4_byte(scale)) == scale;
+  });
+}
+
+// What bfloat16 compute multiplies a level with, times 2^120; 0 where FP32 has no normal number for it.
+float level_unit(const QuantizedMatrix& matrix) {
+  const float global = matrix.global_scale,
+              unit = (matrix.global_form == GlobalForm::kFactor ? global : 1 / global) * 0x1p120f;
+  return std::isnormal(unit) && unit > 0 ? unit : 0;
+}
+
 ScaleFormat format_of_scales(const QuantizedMatrix& matrix) {
+  const ScaleForm form = matrix.scheme.scale_form();
+  if (form == ScaleForm::kTwoLevel && level_unit(matrix) > 0 && are_levels(matrix))
+    return ScaleFormat::kLevels;
+  if (form == ScaleForm::kExponent && are_powers_of_two(matrix)) return ScaleFormat::kExponents;
   const ScaleFactors& factors = matrix.factors;
   if (factors.together > 0 && matrix.groups() % factors.together == 0) {
     const auto is_nibble = [](auto value) { return value >= 0 && value < 16; };
@@ -28,6 +59,48 @@ ScaleFormat format_of_scales(const QuantizedMatrix& matrix) {
   if (holds_all(matrix, [](float s) { return to_float(to_bfloat16(s)) == s; })) return ScaleFormat::kBF16;
   if (holds_all(matrix, [](float s) { return to_float(to_float16(s)) == s; })) return ScaleFormat::kF16;
   return ScaleFormat::kF32;
+}
+
+ScaleFormat number_format(DType dtype) {
+  return dtype == DType::kBF16  ? ScaleFormat::kBF16
+         : dtype == DType::kF16 ? ScaleFormat::kF16
+                                : ScaleFormat::kF32;
+}
+
+// The integers that a weight of 8-bit codes has, if they are sixteen at most (a table's, as GGUF has them).
+std::optional<CodeBook> book_of_integers(const QuantizedMatrix& matrix,
+                                         std::array<std::uint8_t, 256>& place) {
+  if (matrix.scheme.bits != 8 || !matrix.scheme.symmetric || !matrix.minima.empty()) return std::nullopt;
+  std::array<bool, 256> there{};
+  std::size_t count = 0;
+  CodeBook book{};
+  for (const std::uint8_t code : matrix.codes) {
+    if (there[code]) continue;
+    if (count == std::size(book.values)) return std::nullopt;
+    there[code] = true;
+    place[code] = static_cast<std::uint8_t>(count);
+    book.values[count++] = static_cast<float>(code - matrix.scheme.middle());
+  }
+  return book;
+}
+
+std::optional<CodeBook> book_of(const QuantizedMatrix& matrix, std::array<std::uint8_t, 256>& place) {
+  std::optional<CodeBook> book;
+  if (matrix.code_values || matrix.scheme.weight_type == WeightType::kFloat4) {
+    book.emplace();
+    const auto& values = matrix.code_values ? matrix.code_values->values : kE2M1;
+    std::copy(values.begin(), values.end(), book->values);
+    if (matrix.code_values) book->rounded = number_format(matrix.code_values->rounded_to);
+    for (std::size_t code = 0; code < place.size(); ++code) place[code] = code & 15;
+  } else if (matrix.group() % kNarrowBlock == 0) {
+    book = book_of_integers(matrix, place);
+  }
+  if (!book) return book;
+  for (std::size_t i = 0; i < std::size(book->words); ++i) {
+    book->words[i] = to_bfloat16(book->values[i % 16]);
+    book->nearest[i % 16] = to_float(book->words[i]);
+  }
+  return book;
 }
 
 int stored_bits(const QuantizedMatrix& matrix) {
@@ -122,6 +195,7 @@ struct UnitWriter {
 // One panel of a matrix.
 struct PanelWriter {
   unsigned char* at;
+  const NarrowForm& form;
   const NarrowLayout& layout;
   const QuantizedMatrix& matrix;
   std::int64_t panel;
@@ -158,7 +232,9 @@ struct PanelWriter {
       const std::int64_t there = std::min(unit, group - k);
       std::memcpy(some, from + k, static_cast<std::size_t>(there));
       std::memset(some + there, zero, static_cast<std::size_t>(unit - there));
-      if (shift != 0)
+      if (form.book)
+        for (std::int64_t i = 0; i < unit; ++i) some[i] = form.place[some[i]];
+      else if (shift != 0)
         for (std::int64_t i = 0; i < unit; ++i) some[i] = static_cast<std::uint8_t>(some[i] + shift);
       UnitWriter{codes + k * panel * layout.bits / 8, panel, n}.write(layout.bits, some);
     }
@@ -167,7 +243,11 @@ struct PanelWriter {
  private:
   void scale(unsigned char* header, std::int64_t n, std::size_t index) const {
     const ScaleFactors& factors = matrix.factors;
-    if (layout.scales == ScaleFormat::kNibbles) {
+    if (layout.scales == ScaleFormat::kLevels) {
+      header[n] = nvfp4_byte_of(matrix.scales[index], matrix.global_scale, matrix.global_form);
+    } else if (layout.scales == ScaleFormat::kExponents) {
+      header[n] = mxfp4_byte(matrix.scales[index]);
+    } else if (layout.scales == ScaleFormat::kNibbles) {
       header[n] = static_cast<unsigned char>(factors.s[index] | factors.t[index] << 4);
     } else if (layout.scales == ScaleFormat::kFactors) {
       header[n] = static_cast<unsigned char>(factors.s[index]);
@@ -182,22 +262,30 @@ struct PanelWriter {
 
 }  // namespace
 
-NarrowLayout narrow_layout(const QuantizedMatrix& matrix) {
-  NarrowLayout layout;
-  layout.bits = stored_bits(matrix);
+NarrowForm narrow_form(const QuantizedMatrix& matrix) {
+  NarrowForm form;
+  NarrowLayout& layout = form.layout;
+  form.book = book_of(matrix, form.place);
+  layout.bits = form.book ? 4 : stored_bits(matrix);
   layout.minima = !matrix.minima.empty();
   layout.zeros = !matrix.scheme.symmetric && !layout.minima;
   layout.scales = format_of_scales(matrix);
   layout.groups = matrix.groups();
   layout.group = (matrix.group() + kNarrowBlock - 1) / kNarrowBlock * kNarrowBlock;
   if (layout.has_factors()) layout.together = matrix.factors.together;
-  return layout;
+  if (layout.scales == ScaleFormat::kLevels) {
+    layout.global = matrix.global_scale;
+    layout.divides = matrix.global_form == GlobalForm::kDivisor;
+    layout.level_unit = level_unit(matrix);
+  }
+  return form;
 }
 
-void write_narrow_panel(unsigned char* at, const NarrowLayout& layout, const QuantizedMatrix& matrix,
+void write_narrow_panel(unsigned char* at, const NarrowForm& form, const QuantizedMatrix& matrix,
                         std::int64_t panel, std::int64_t first, std::int64_t rows) {
+  const NarrowLayout& layout = form.layout;
   if (rows < panel) std::memset(at, 0, static_cast<std::size_t>(layout.panel_bytes(panel)));
-  const PanelWriter writer{at, layout, matrix, panel};
+  const PanelWriter writer{at, form, layout, matrix, panel};
   if (layout.has_factors())
     for (std::int64_t n = 0; n < rows; ++n) writer.factors(n, first + n);
   for (std::int64_t g = 0; g < layout.groups; ++g)

@@ -132,10 +132,11 @@ Buffer room_for_sums(const CpuWork& work, std::int64_t rows, const NarrowWeight&
 
 bool can_stay_narrow(const QuantizedMatrix& matrix) {
   const QuantScheme& scheme = matrix.scheme;
-  return scheme.weight_type == WeightType::kInteger && scheme.activation_scale == ActivationScale::kNone &&
+  const bool by_table = matrix.code_values.has_value() || scheme.weight_type == WeightType::kFloat4;
+  return scheme.weight_type != WeightType::kFloat8 && scheme.activation_scale == ActivationScale::kNone &&
          scheme.granularity != Granularity::kBlock && matrix.column_group.empty() &&
          matrix.kept_columns.empty() && matrix.in_features > 0 && matrix.in_features % matrix.group() == 0 &&
-         (matrix.minima.empty() || matrix.group() % kNarrowBlock == 0);
+         ((matrix.minima.empty() && !by_table) || matrix.group() % kNarrowBlock == 0);
 }
 
 std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const QuantizedMatrix& matrix,
@@ -150,15 +151,20 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
   narrow->in_features = matrix.in_features;
   narrow->compute = compute;
   narrow->group = matrix.group();
-  narrow->layout = narrow_layout(matrix);
+  const NarrowForm form = narrow_form(matrix);
+  narrow->layout = form.layout;
+  if (form.book) {
+    narrow->book = *form.book;
+    narrow->layout.book = &narrow->book;
+  }
   narrow->keeps_codes = true;
-  narrow->kernel = fmt::format("{}-bit codes", narrow->layout.bits);
+  narrow->kernel = fmt::format("{}-bit codes{}", narrow->layout.bits, form.book ? " of a table" : "");
   narrow->panel_bytes = narrow->layout.panel_bytes(panel);
   narrow->panels = Buffer(weight_memory(), static_cast<std::size_t>(panels * narrow->panel_bytes));
   narrow->bytes = narrow->panels.bytes();
   each_item(work, panels, [&](std::int64_t p, int) {
-    write_narrow_panel(narrow->panels.as<unsigned char>() + p * narrow->panel_bytes, narrow->layout, matrix,
-                       panel, p * panel, std::min(panel, matrix.out_features - p * panel));
+    write_narrow_panel(narrow->panels.as<unsigned char>() + p * narrow->panel_bytes, form, matrix, panel,
+                       p * panel, std::min(panel, matrix.out_features - p * panel));
   });
   return narrow;
 }

@@ -15,6 +15,7 @@ class NarrowWeight final : public CpuWeight {
   explicit NarrowWeight(const CpuWork& work) : CpuWeight(kKind, work) {}
 
   NarrowLayout layout;
+  CodeBook book = {};      // the layout's, where it has one
   std::int64_t group = 0;  // columns of a group as they are, before padding
   Buffer panels;
   std::int64_t panel_bytes = 0;
@@ -25,9 +26,9 @@ class NarrowWeight final : public CpuWeight {
   bool needs_sums() const { return layout.minima && compute == Compute::kBFloat16; }  // of the rows' groups
 };
 
-// Integer codes with inputs of 16 bits whose groups lie side by side: all there is but GPTQ's columns in
-// another order, columns that were kept as they are, and minima of groups that are not of whole blocks of
-// codes.
+// Integers and floats of 4 bits with inputs of 16 bits whose groups lie side by side: all there is but GPTQ's
+// columns in another order, columns that were kept as they are, and minima or codes of a table in groups that
+// are not of whole blocks of codes.
 bool can_stay_narrow(const QuantizedMatrix& matrix);
 
 std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const QuantizedMatrix& matrix,

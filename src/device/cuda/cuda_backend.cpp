@@ -83,7 +83,8 @@ class CudaBackend final : public Backend {
     return code_weight(work_.device(), matrix, compute);
   }
   bool keeps_codes(const QuantizedMatrix& matrix, Compute) const override {
-    return matrix.kept_columns.empty() && matrix.scheme.scale_form() == ScaleForm::kNumber;
+    return matrix.kept_columns.empty() && matrix.scheme.scale_form() == ScaleForm::kNumber &&
+           !matrix.code_values;
   }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,

@@ -1,9 +1,16 @@
 // Weights that stay in few bits, on every backend: within the bound of the sum against the FP64 oracle, in
 // float32 compute the very bits of the dequantized weight, and one row's bits whatever comes with it.
 #include "backend_fixture.h"
+#include "tensor/block_scales.h"
+#include "tensor/ggml_blocks.h"
+#include "tensor/mxfp4.h"
 
 namespace llmq::testing {
 namespace {
+
+// Codes of 4 bits that are no integers: E2M1 with E4M3 over a number or times it, with powers of two; NF4,
+// whose values are rounded to BF16 or F16 or are not; integers of 8 bits of which there are sixteen.
+enum class Table : unsigned char { kNone, kLevels, kLevelsTimes, kPowers, kNf4, kNf4Half, kNf4Wide, kUneven };
 
 struct NarrowCase {
   int bits;
@@ -12,6 +19,7 @@ struct NarrowCase {
   DType scales;
   bool minima = false;   // ggml's blocks: code * scale - minimum
   bool factors = false;  // their scales and minima: an FP16 number of several groups times a small integer
+  Table table = Table::kNone;
 };
 
 void PrintTo(const NarrowCase& c, std::ostream* out) {
@@ -20,6 +28,7 @@ void PrintTo(const NarrowCase& c, std::ostream* out) {
            : c.symmetric ? "_sym "
                          : "_asym ")
        << dtype_row(c.scales).name << (c.factors ? "_factors" : "");
+  if (c.table != Table::kNone) *out << "_table" << static_cast<int>(c.table);
 }
 
 constexpr NarrowCase kNarrowCases[] = {
@@ -57,7 +66,20 @@ constexpr NarrowCase kNarrowCases[] = {
     {4, 32, false, DType::kF32, true, true},
     {5, 32, false, DType::kF32, true, true},
     {6, 16, true, DType::kF32, false, true},
+    {4, 16, true, DType::kF32, false, false, Table::kLevels},
+    {4, 16, true, DType::kF32, false, false, Table::kLevelsTimes},
+    {4, 32, true, DType::kF32, false, false, Table::kPowers},
+    {4, 64, true, DType::kF32, false, false, Table::kNf4},
+    {4, 32, true, DType::kF32, false, false, Table::kNf4Half},
+    {4, 128, true, DType::kBF16, false, false, Table::kNf4Wide},
+    {8, 32, true, DType::kF16, false, false, Table::kUneven},
+    {8, 32, true, DType::kF32, false, true, Table::kUneven},
 };
+
+// bitsandbytes' own, to a few digits.
+constexpr std::array<float, 16> kNf4 = {-1,      -0.69619F, -0.52507F, -0.39491F, -0.28444F, -0.18477F,
+                                        -0.091F, 0,         0.07958F,  0.16093F,  0.24611F,  0.33791F,
+                                        0.4407F, 0.56261F,  0.72295F,  1};
 
 float scale_stored_as(DType dtype, double value) { return rounded(dtype, {static_cast<float>(value)})[0]; }
 
@@ -78,6 +100,34 @@ void append_factors(const NarrowCase& c, std::int64_t index, Numbers& numbers, Q
   matrix.minima.push_back(to_float(factors.m.back()) * static_cast<float>(factors.t.back()));
 }
 
+// The scale of one more group of a case of floats, around 2^scale.
+float scale_of_floats(const NarrowCase& c, const QuantizedMatrix& matrix, Numbers& numbers, int spread,
+                      int scale) {
+  if (c.table == Table::kPowers) {
+    const auto byte = 127 + scale + static_cast<int>(numbers.below(2 * spread + 1)) - spread;
+    return mxfp4_scale(static_cast<std::uint8_t>(numbers.below(9) == 0 ? 0 : byte));
+  }
+  return nvfp4_scale(static_cast<std::uint8_t>(numbers.below(127)), matrix.global_scale, matrix.global_form);
+}
+
+// What a case's codes are, but for the codes themselves.
+void set_table(const NarrowCase& c, int scale, QuantizedMatrix& matrix) {
+  if (c.table >= Table::kLevels && c.table <= Table::kPowers) matrix.scheme.weight_type = WeightType::kFloat4;
+  if (c.table == Table::kLevels || c.table == Table::kLevelsTimes) {
+    matrix.global_form = c.table == Table::kLevels ? GlobalForm::kDivisor : GlobalForm::kFactor;
+    matrix.global_scale = std::ldexp(1.37F, c.table == Table::kLevels ? -scale : scale);
+  }
+  if (c.table >= Table::kNf4 && c.table <= Table::kNf4Wide)
+    matrix.code_values = {kNf4, c.table == Table::kNf4       ? DType::kBF16
+                                : c.table == Table::kNf4Half ? DType::kF16
+                                                             : DType::kF32};
+}
+
+std::uint8_t random_code(const NarrowCase& c, const QuantizedMatrix& matrix, Numbers& numbers) {
+  if (c.table == Table::kUneven) return static_cast<std::uint8_t>(kUnevenValues.at(numbers.below(16)) + 128);
+  return static_cast<std::uint8_t>(numbers.below(matrix.scheme.code_count()));
+}
+
 // Random codes, zeros and scales of either sign, of `spread` powers of two around 2^scale.
 QuantizedMatrix narrow_matrix(const NarrowCase& c, std::int64_t n, std::int64_t k, Numbers& numbers,
                               int spread = 2, int scale = -6) {
@@ -89,9 +139,9 @@ QuantizedMatrix narrow_matrix(const NarrowCase& c, std::int64_t n, std::int64_t 
   matrix.scheme.scale_dtype = c.scales;
   matrix.out_features = n;
   matrix.in_features = k;
+  set_table(c, scale, matrix);
   if (c.factors) matrix.factors.together = matrix.groups() % 2 == 0 ? matrix.groups() / 2 : matrix.groups();
-  for (std::int64_t i = 0; i < n * k; ++i)
-    matrix.codes.push_back(static_cast<std::uint8_t>(numbers.below(matrix.scheme.code_count())));
+  for (std::int64_t i = 0; i < n * k; ++i) matrix.codes.push_back(random_code(c, matrix, numbers));
   for (std::int64_t i = 0; i < n * matrix.groups(); ++i) {
     const int exponent = scale + static_cast<int>(numbers.below(2 * spread + 1)) - spread;
     const double sign = numbers.below(2) == 0 ? -1 : 1;
@@ -103,6 +153,10 @@ QuantizedMatrix narrow_matrix(const NarrowCase& c, std::int64_t n, std::int64_t 
       append_factors(c, i, numbers, matrix);
       continue;
     }
+    if (c.table >= Table::kLevels && c.table <= Table::kPowers) {
+      matrix.scales.push_back(scale_of_floats(c, matrix, numbers, spread, scale));
+      continue;
+    }
     matrix.scales.push_back(scale_stored_as(c.scales, std::ldexp(sign * (1 + numbers.uniform()), exponent)));
     if (c.minima)  // as large as the codes' values, so that they meet
       matrix.minima.push_back(
@@ -111,8 +165,24 @@ QuantizedMatrix narrow_matrix(const NarrowCase& c, std::int64_t n, std::int64_t 
   return matrix;
 }
 
+// What a product is of: in bfloat16 compute a table's BF16 numbers, and scales, with nothing rounded between.
+QuantizedMatrix narrow_multiplied(QuantizedMatrix matrix, Compute compute) {
+  if (compute == Compute::kFloat32 || !matrix.code_values) return matrix;
+  for (float& value : matrix.code_values->values) value = to_float(to_bfloat16(value));
+  matrix.code_values->rounded_to = DType::kF32;
+  return matrix;
+}
+
 // The same with every value taken by its magnitude.
 QuantizedMatrix narrow_magnitudes(QuantizedMatrix matrix) {
+  if (matrix.code_values)
+    for (float& value : matrix.code_values->values) value = std::fabs(value);
+  if (matrix.code_values || matrix.scheme.weight_type == WeightType::kFloat4) {
+    if (!matrix.code_values)
+      for (std::uint8_t& code : matrix.codes) code &= 7;
+    for (float& scale : matrix.scales) scale = std::fabs(scale);
+    return matrix;
+  }
   for (std::int64_t n = 0; n < matrix.out_features; ++n)
     for (std::int64_t k = 0; k < matrix.in_features; ++k) {
       std::uint8_t& code = matrix.codes[static_cast<std::size_t>(n * matrix.in_features + k)];
@@ -131,13 +201,21 @@ QuantizedMatrix narrow_magnitudes(QuantizedMatrix matrix) {
 
 class NarrowWeight : public BackendTest {
  protected:
+  // Whether the backend has this case's weights at all: CUDA dequantizes codes of a table.
+  bool takes(const NarrowCase& c) {
+    const bool device = GetParam().name.rfind("cpu", 0) != 0 && GetParam().name != "reference";
+    return !device || c.table == Table::kNone || c.table == Table::kUneven || GetParam().name == "fake";
+  }
   void check(const NarrowCase& c, std::int64_t m, std::int64_t n, std::int64_t groups, Compute compute,
              bool biased, int spread = 2, int scale = -6) {
     const std::int64_t k = c.group == 0 ? 37 * groups : c.group * groups;
     SCOPED_TRACE(::testing::PrintToString(c) +
                  fmt::format(" M {} N {} K {} {}", m, n, k, static_cast<int>(compute)));
+    if (!takes(c)) return;
     Numbers numbers(static_cast<std::uint64_t>(m * 1000003 + n * 1009 + k));
-    const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers, spread, scale);
+    const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers, spread, scale),
+                          multiplied = narrow_multiplied(
+                              matrix, GetParam().name.rfind("cpu", 0) == 0 ? compute : Compute::kFloat32);
     const std::vector<float> x = numbers.values(m * k, 3), bias = numbers.values(biased ? n : 0);
     const auto weight = backend().prepare_quantized(matrix, compute);
     const std::vector<float> got = linear_on(backend(), *weight, m, x, bias);
@@ -148,10 +226,10 @@ class NarrowWeight : public BackendTest {
       ASSERT_TRUE(same_bits(got, linear_on(backend(), *dense, m, x, bias)));
     }
     const std::vector<float> want =
-        linear_on(oracle(), *oracle().prepare_quantized(matrix, compute), m, x, bias);
+        linear_on(oracle(), *oracle().prepare_quantized(multiplied, compute), m, x, bias);
     const std::vector<float> sums =
-        linear_on(oracle(), *oracle().prepare_quantized(narrow_magnitudes(matrix), compute), m, absolute(x),
-                  absolute(bias));
+        linear_on(oracle(), *oracle().prepare_quantized(narrow_magnitudes(multiplied), compute), m,
+                  absolute(x), absolute(bias));
     // A product of a BF16 number and a code is exact. It takes part in at most K additions of its group (no
     // group is longer), is multiplied by its scale and takes part in one addition per group and in the
     // bias's: K + groups + 2 roundings. Float32: the value is rounded once, as the oracle's is, the product
@@ -181,7 +259,8 @@ TEST_P(NarrowWeight, AgreesWithTheOracle) {
 
 TEST_P(NarrowWeight, ExtremeScales) {
   for (const NarrowCase& c : kNarrowCases) {
-    if (c.scales == DType::kF16 || c.factors) continue;  // FP16 reaches no extremes
+    if (c.scales == DType::kF16 || c.factors || c.table == Table::kNf4Half)
+      continue;  // FP16 reaches no extremes
     for (const std::int64_t m : {1, 3, 9})
       for (const int scale : {-70, 0, 70})
         ASSERT_NO_FATAL_FAILURE(check(c, m, 33, 4, Compute::kBFloat16, false, 30, scale));
@@ -212,10 +291,14 @@ TEST_P(NarrowWeight, TakesAsManyBytesAsItsCodesScalesAndZeros) {
     const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers);
     const bool in_units =
         (c.symmetric || c.minima) && matrix.group() % 16 == 0 && (c.bits != 5 || matrix.group() % 32 == 0);
-    const std::int64_t stored = in_units      ? c.bits
-                                : c.bits <= 4 ? 4
-                                              : 8,
-                       scale = c.scales == DType::kF32 ? 4 : 2;
+    const bool floats = c.table >= Table::kLevels && c.table <= Table::kPowers;
+    const std::int64_t stored = c.table != Table::kNone ? 4
+                                : in_units              ? c.bits
+                                : c.bits <= 4           ? 4
+                                                        : 8,
+                       scale = floats                    ? 1
+                               : c.scales == DType::kF32 ? 4
+                                                         : 2;
     std::int64_t numbers_bytes = n * matrix.groups() *
                                  (c.minima      ? 2 * scale
                                   : c.symmetric ? scale
@@ -244,6 +327,7 @@ TEST_P(NarrowWeight, AColumnHasItsBitsInAnyWeight) {
   for (const NarrowCase& c : kNarrowCases)
     for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
       for (const std::int64_t m : {1, 21}) {
+        if (!takes(c)) continue;
         const std::int64_t n = 82, k = c.group == 0 ? 133 : c.group * 5;
         Numbers numbers(22);
         const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers);
@@ -295,6 +379,7 @@ TEST_P(NarrowWeight, ARowHasItsBitsInAnyBatch) {
   constexpr std::int64_t kMostRows = 60;
   for (const NarrowCase& c : kNarrowCases)
     for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+      if (!takes(c)) continue;
       if (&c != kNarrowCases && c.group > 0 && GetParam().threads != 2)
         continue;  // which codes they are, threads do not see
       const std::int64_t n = 72, k = c.group == 0 ? 133 : c.group * 5;
@@ -313,6 +398,26 @@ TEST_P(NarrowWeight, ARowHasItsBitsInAnyBatch) {
                               rows_of(all, kMostRows - count, count, n)))
             << ::testing::PrintToString(c) << " " << count << " rows";
     }
+}
+
+// Scales that no byte stands for stay the numbers that they are, and so do those whose number is out of reach.
+TEST_P(NarrowWeight, ScalesOfNoBytesAreKeptAsNumbers) {
+  if (GetParam().name.rfind("cpu", 0) != 0) GTEST_SKIP() << "of the CPU's layout";
+  for (const bool far : {false, true}) {
+    const NarrowCase c = {4, 16, true, DType::kF32, false, false, Table::kLevels};
+    Numbers numbers(5);
+    const std::int64_t n = 64, k = 64;
+    QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers, 2, far ? 20 : 0);
+    if (!far) matrix.scales[7] = 0.3F;
+    const std::vector<float> x = numbers.values(k);
+    const auto weight = backend().prepare_quantized(matrix, Compute::kFloat32);
+    std::vector<float> values(matrix.codes.size());
+    dequantize(matrix, values);
+    const auto dense =
+        backend().prepare(TensorView(values.data(), DType::kF32, Shape{n, k}), Compute::kFloat32);
+    ASSERT_TRUE(same_bits(linear_on(backend(), *weight, 1, x), linear_on(backend(), *dense, 1, x)));
+    EXPECT_EQ(static_cast<std::int64_t>(weight->bytes), n * k / 2 + n * k / 16 * 4);
+  }
 }
 
 // BF16 numbers made of codes without the instruction for pairs run only where the processor has none, or

@@ -38,6 +38,24 @@ TEST(BitsAndBytes, AreTheNumbersOfThePackage) {
       << "weights, values and numbers; nothing that stands beside them";
 }
 
+TEST(BitsAndBytes, CodesOfWholeRowsHaveTheNumbersOfThePackage) {
+  const testing::TemporaryDirectory disk;
+  std::filesystem::copy_file(kPackage, disk / "model.safetensors");
+  write_text_atomically(system_io(), disk / "config.json",
+                        R"({"quantization_config": {"quant_method": "bitsandbytes"}})");
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), disk.path().string());
+  for (const std::string name : {"nested", "single"}) {
+    const std::optional<QuantizedMatrix> codes = checkpoint.read_codes(checkpoint.at(name + ".weight"));
+    ASSERT_TRUE(codes.has_value()) << name;
+    std::vector<float> values(codes->codes.size());
+    dequantize(*codes, values);
+    EXPECT_EQ(values, checkpoint.read_float32(checkpoint.at(name + ".values"))) << name;
+  }
+  for (const std::string name :
+       {"plain.weight", "half.weight", "short.weight", "bytes.weight", "plain.values"})
+    EXPECT_FALSE(checkpoint.read_codes(checkpoint.at(name))) << name << ": blocks of several rows, or none";
+}
+
 const std::string kWeightOfFour = "model.layers.0.self_attn.q_proj.weight";
 
 struct ScratchFourBits : ScratchModel {

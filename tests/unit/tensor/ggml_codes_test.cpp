@@ -59,8 +59,31 @@ TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
   }
 }
 
+// -0 among their codes; of E4M3 a sign and what is no number, as a file may have them.
+TEST(GgmlCodes, OfFloatsHaveTheirValuesToTheBit) {
+  for (const DType dtype : {DType::kMXFP4, DType::kNVFP4}) {
+    ASSERT_TRUE(has_codes(dtype));
+    const std::int64_t rows = 256, columns = 128,
+                       row_bytes = columns / dtype_row(dtype).block_elements * dtype_row(dtype).block_bytes;
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * row_bytes));
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * i / 7 + 3 * i);
+    QuantizedMatrix matrix = matrix_of_blocks(dtype, columns);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::uint8_t* const own = bytes.data() + row * row_bytes;
+      own[0] = static_cast<std::uint8_t>(dtype == DType::kMXFP4 && row == 255 ? 0 : row);
+      for (std::int64_t block = 1; dtype == DType::kMXFP4 && block < columns / 32; ++block)
+        own[block * 17] = static_cast<std::uint8_t>(block + row / 2);
+      append_block_row(dtype, own, matrix);
+    }
+    std::vector<float> want(static_cast<std::size_t>(rows * columns)), got(want.size());
+    to_float32(TensorView(static_cast<const void*>(bytes.data()), dtype, Shape{rows, columns}), want);
+    dequantize(matrix, got);
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << dtype_row(dtype).name;
+  }
+}
+
 TEST(GgmlCodes, APlainTypeOrOneOfAGridHasNone) {
-  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kIQ2_XS, DType::kNVFP4})
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kIQ2_XS, DType::kTQ2_0})
     EXPECT_FALSE(has_codes(dtype)) << dtype_row(dtype).name;
 }
 
