@@ -15,18 +15,20 @@ LLMQ_ANYWHERE double add_exactly(double& total, double value) {
   return error;
 }
 
-// totals[i] += values[i], errors[i] what rounding left out; whether any of that is not 0.
+// totals[i] += values[i], errors[i] what rounding left out; false where all of that is 0. Bits are or'ed, as
+// compilers do not take a comparison in vectors.
 template <class From>
 LLMQ_ANYWHERE bool add_run_exactly(double* __restrict totals, double* __restrict errors,
                                    const From* __restrict values, int64_t count) {
-  bool any = false;
+  uint64_t any = 0;
   for (int64_t i = 0; i < count; ++i) {
     double total = totals[i];
-    errors[i] = add_exactly(total, static_cast<double>(values[i]));
+    const double error = add_exactly(total, static_cast<double>(values[i]));
     totals[i] = total;
-    any |= errors[i] != 0;
+    errors[i] = error;
+    any |= __builtin_bit_cast(uint64_t, error);
   }
-  return any;
+  return any != 0;
 }
 
 }  // namespace llmq

@@ -261,6 +261,8 @@ struct CpuKernels {
   DivergenceSum (*divergence)(const float* p, const float* q, int64_t n);
   // sum[k] += |x[t][k]|, max[k] = max(max[k], |x[t][k]|) over t in order, n channels.
   void (*channel_stats[2])(double* sum, float* max, const void* x, int64_t row, int64_t rows, int64_t n);
+  // kernels/common/exact_addition.h's add_run_exactly(): the same bits at every level
+  bool (*add_exactly)(double* totals, double* errors, const float* values, int64_t n);
   // Rounding of one group of weights (src/quant/methods/rounding.h says the rule): the same bits at every
   // level.
   LeastMost (*least_most)(const float* w, int64_t n);

@@ -17,6 +17,9 @@ LLMQ_BLOCK int anew(int value) {
   return value;
 }
 
+// Numbers from *count on, each once, in no order: for lists whose order shows in no result.
+LLMQ_BLOCK unsigned long long next_number(unsigned long long* count) { return atomicAdd(count, 1ull); }
+
 // (word & mask) | bits in one instruction, where the constants stay in registers.
 LLMQ_BLOCK uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) {
   uint32_t result;

@@ -19,7 +19,7 @@
 namespace llmq::cuda {
 
 inline int anew(int value) { return value; }
-
+inline unsigned long long next_number(unsigned long long* count) { return (*count)++; }
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
 
 inline uint32_t add_pairs(uint32_t x, uint32_t y) {

@@ -3,6 +3,7 @@
 // says what each computes.
 #pragma once
 #include "kernels/common/activation.h"
+#include "kernels/common/exact_addition.h"
 #include "kernels/cuda/block.h"
 
 namespace llmq::cuda {
@@ -39,17 +40,35 @@ struct Each {
   }
 };
 
+// What a total lacks, and which: src/tensor/exact_sums.h's.
+struct LeftOut {
+  uint64_t place;
+  double error;
+};
+
 // Element (i, j), j >= i, of a square goes to the triangle of FP64 sums, rows from the diagonal on, and is 0
-// then.
+// then. What an addition leaves out goes into a list, in no order; `found` counts. Elements for which the
+// list has no room stay where they are: they are drained by another launch, behind which the list is empty.
 struct DrainGram {
   int64_t elements = 0, channels = 0;  // channels^2
   float* g = nullptr;
   int64_t stride = 0;
   double* triangle = nullptr;
+  LeftOut* list = nullptr;
+  uint64_t room = 0;
+  unsigned long long* found = nullptr;
   LLMQ_BLOCK void one(int64_t e) const {
     const int64_t i = e / channels, j = e % channels;
     if (j < i) return;
-    triangle[i * (channels - 1) - i * (i - 1) / 2 + j] += static_cast<double>(g[i * stride + j]);
+    const int64_t place = i * (channels - 1) - i * (i - 1) / 2 + j;
+    double total = triangle[place];
+    const double error = add_exactly(total, static_cast<double>(g[i * stride + j]));
+    if (error < 0 || error > 0) {
+      const uint64_t at = next_number(found);
+      if (at >= room) return;
+      list[at] = {static_cast<uint64_t>(place), error};
+    }
+    triangle[place] = total;
     g[i * stride + j] = 0.0f;
   }
 };

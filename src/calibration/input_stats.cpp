@@ -1,11 +1,5 @@
-// The FP64 triangle of one input: chunk sums from the backend are added in order, so nothing depends on
-// threads.
-//
-// Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device, and
-// kGramTokens rows, or those that a device sums at once (Backend::gram_rows()), where views end between
-// multiples of them. Where devices share an input, each has
-// that square, and the triangle of FP32 sums passes through the host when a view does not end at a multiple
-// of kGramChunkRows.
+// Memory: K (K + 1) / 2 doubles on the host and what they lack (ExactSums); while an input is collected, F32
+// [K, K] on each device, and the same triangle where devices with memory of their own add up.
 #include "calibration/input_stats.h"
 
 #include <algorithm>
@@ -15,18 +9,15 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kBandNumbers = std::int64_t{1} << 20;  // of a square on its way through the host
-
 constexpr std::uint64_t kMagic = 0x3174617473716c6c;  // "llqstat1"
 constexpr std::int64_t kMostChannels = 1 << 20;
 
-std::size_t triangle_size(std::int64_t channels) {
-  return static_cast<std::size_t>(channels * (channels + 1) / 2);
-}
+std::size_t triangle_size(std::int64_t channels) { return triangle_place(channels, channels); }
 
 template <typename T>
 void put(std::vector<std::byte>& bytes, const T* values, std::size_t count) {
@@ -49,171 +40,90 @@ InputStats::InputStats(std::int64_t channels)
       absolute_max_(static_cast<std::size_t>(channels)),
       triangle_(triangle_size(channels)) {}
 
-StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens, bool alone)
-    : backend_(backend), into_(into), gram_tokens_(gram_tokens), alone_(alone) {
-  const std::int64_t channels = into.channels_;
-  if (gram_tokens == 0) return;
-  square_ = backend.allocate(static_cast<std::size_t>(channels * channels) * sizeof(float));
-  gram_ = square_.view(DType::kF32, {channels, channels});
-  clear();
-  GramTotals* const totals = backend.extensions().gram_totals;
-  if (alone && totals != nullptr && into.tokens_ == 0) total_ = totals->gram_total(channels);
-}
-
-// Some rows at a time, and memory for them on the host.
-void StatsCollector::each_band(const std::function<void(const TensorView& rows, std::vector<float>& band,
-                                                        std::int64_t first)>& visit) const {
-  const std::int64_t channels = gram_.cols(), most = std::max<std::int64_t>(1, kBandNumbers / channels);
-  std::vector<float> band;
-  for (std::int64_t first = 0; first < channels; first += most) {
-    const TensorView rows = gram_.row_slice(first, std::min(most, channels - first));
-    band.assign(static_cast<std::size_t>(rows.shape.elements()), 0.0f);
-    visit(rows, band, first);
+const TensorView& GramSquare::view() {
+  if (storage_.bytes() != 0) return view_;
+  storage_ = backend_.allocate(static_cast<std::size_t>(channels_ * channels_) * sizeof(float));
+  view_ = storage_.view(DType::kF32, {channels_, channels_});
+  if (backend_.device().kind != DeviceKind::kHost) {
+    backend_.clear(view_);
+    return view_;
   }
-}
-
-void StatsCollector::clear() {
-  if (backend_.device().kind != DeviceKind::kHost) return backend_.clear(gram_);
-  // On the host memory below the diagonal is not touched, and so takes no room, before the square is drained
-  // or handed on.
-  const std::int64_t channels = gram_.cols();
-  const std::vector<float> zeros(static_cast<std::size_t>(channels));
-  for (std::int64_t i = 0; i < channels; ++i)
-    backend_.upload(TensorView(gram_.row<float>(i) + i, DType::kF32, {1, channels - i}, gram_.device),
+  // On the host memory below the diagonal is not touched, and so takes no room.
+  const std::vector<float> zeros(static_cast<std::size_t>(channels_));
+  for (std::int64_t i = 0; i < channels_; ++i)
+    backend_.upload(TensorView(view_.row<float>(i) + i, DType::kF32, {1, channels_ - i}, view_.device),
                     zeros.data());
+  return view_;
 }
 
-void StatsCollector::add(const TensorView& x) {
-  backend_.channel_stats(x, into_.absolute_sum_, into_.absolute_max_);
-  const std::int64_t wanted = std::min(x.rows(), gram_tokens_ - summed_ - waiting_);
-  const std::int64_t begun = std::exchange(begun_, 0);
-  if (begun > 0) count(begun);
-  if (wanted > begun) sum(x.row_slice(begun, wanted - begun));
-  into_.tokens_ += x.rows();
+StatsCollector::StatsCollector(std::int64_t channels, std::int64_t gram_tokens)
+    : channels_(channels),
+      gram_tokens_(gram_tokens),
+      gram_(triangle_size(channels)),
+      magnitudes_(static_cast<std::size_t>(channels)),
+      absolute_max_(static_cast<std::size_t>(channels)) {}
+
+GramTotal* StatsCollector::total_on(Backend& backend) {
+  GramTotals* const totals = backend.extensions().gram_totals;
+  if (totals == nullptr) return nullptr;
+  const std::lock_guard lock(mutex_);
+  const auto [at, fresh] = totals_.try_emplace(&backend);
+  if (fresh) at->second = totals->gram_total(channels_);
+  return at->second.get();
+}
+
+void StatsCollector::add(GramSquare& square, const TensorView& x, std::int64_t before) {
+  Backend& backend = square.backend();
+  std::vector<double> sums(static_cast<std::size_t>(channels_));
+  std::vector<float> most(sums.size());
+  backend.channel_stats(x, sums, most);
+  const std::int64_t wanted = std::clamp<std::int64_t>(gram_tokens_ - before, 0, x.rows());
+  for (std::int64_t first = 0; first < wanted; first += kGramChunkRows) {
+    const TensorView& gram = square.view();
+    backend.gram(gram, x.row_slice(first, std::min(kGramChunkRows, wanted - first)));
+    if (GramTotal* const total = total_on(backend)) {
+      total->drain(gram);
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    backend.drain_gram(gram_, gram);
+    gram_.trim();
+  }
+  const std::lock_guard lock(mutex_);
+  magnitudes_.add(0, std::span<const double>(sums));
+  magnitudes_.trim();
+  for (std::size_t k = 0; k < most.size(); ++k) absolute_max_[k] = std::max(absolute_max_[k], most[k]);
   seen_ += x.rows();
+  summed_ += wanted;
 }
 
-void StatsCollector::begin(const TensorView& x, std::int64_t before) {
-  if (before % kGramChunkRows != 0) return;  // its first rows go into a sum that others began
-  const std::int64_t wanted = std::min({x.rows(), gram_tokens_ - before, kGramChunkRows});
-  begun_ = std::max<std::int64_t>(wanted, 0) / step(x.dtype) * step(x.dtype);
-  if (begun_ > 0) backend_.gram(gram_, x.row_slice(0, begun_), 0);
-}
-
-StatsCollector::Undrained StatsCollector::hand_over() {
-  Undrained left{pending_, summed_, seen_, waiting_, {}, {}, odd_rows_.dtype};
-  if (pending_ > 0) {
-    left.triangle.resize(into_.triangle_.size());
-    float* to = left.triangle.data();
-    each_band([&](const TensorView& rows, std::vector<float>& band, std::int64_t first) {
-      backend_.download(band.data(), rows);
-      for (std::int64_t i = 0; i < rows.rows(); ++i)
-        to = std::copy(band.begin() + i * rows.cols() + first + i, band.begin() + (i + 1) * rows.cols(), to);
-    });
-    clear();
+InputStats StatsCollector::finish() {
+  for (auto& [backend, total] : totals_) {
+    if (total) total->read(gram_);
+    total.reset();
   }
-  if (waiting_ > 0) {
-    const TensorView rows = odd_rows_.row_slice(0, waiting_);
-    left.rows.resize(static_cast<std::size_t>(rows.bytes()));
-    backend_.download(left.rows.data(), rows);
-  }
-  return left;
-}
-
-void StatsCollector::take_over(const Undrained& left) {
-  pending_ = left.pending;
-  summed_ = left.summed;
-  seen_ = left.seen;
-  waiting_ = left.waiting;
-  if (pending_ > 0) {
-    const float* from = left.triangle.data();
-    each_band([&](const TensorView& rows, std::vector<float>& band, std::int64_t first) {
-      for (std::int64_t i = 0; i < rows.rows(); ++i) {
-        const std::int64_t count = rows.cols() - first - i;
-        std::copy_n(from, count, band.begin() + i * rows.cols() + first + i);
-        from += count;
-      }
-      backend_.upload(rows, band.data());
-    });
-  }
-  if (waiting_ > 0) {
-    make_odd(left.dtype);
-    backend_.upload(odd_rows_.row_slice(0, waiting_), left.rows.data());
-  }
-}
-
-void StatsCollector::count(std::int64_t rows) {
-  pending_ += rows;
-  summed_ += rows;
-  if (pending_ == kGramChunkRows) drain();
-}
-
-// Rows are summed so many at a time, counted from the first of all: what is over at the end of a view waits
-// for the next.
-void StatsCollector::sum(const TensorView& x) {
-  const std::int64_t at_once = step(x.dtype);
-  std::int64_t first = 0;
-  if (waiting_ > 0) {
-    first = std::min(at_once - waiting_, x.rows());
-    keep(x.row_slice(0, first));
-    if (waiting_ < at_once) return;
-    waiting_ = 0;
-    sum_whole(odd_rows_);
-  }
-  const std::int64_t whole = (x.rows() - first) / at_once * at_once, rest = x.rows() - first - whole;
-  if (whole > 0) sum_whole(x.row_slice(first, whole));
-  if (rest > 0) keep(x.row_slice(first + whole, rest));
-}
-
-void StatsCollector::sum_whole(const TensorView& x) {
-  for (std::int64_t first = 0; first < x.rows();) {
-    const std::int64_t rows = std::min(kGramChunkRows - pending_, x.rows() - first);
-    backend_.gram(gram_, x.row_slice(first, rows), pending_);
-    first += rows;
-    count(rows);
-  }
-}
-
-void StatsCollector::make_odd(DType dtype) {
-  if (odd_.bytes() != 0) return;
-  const Shape shape{step(dtype), into_.channels_};
-  odd_ = backend_.allocate(static_cast<std::size_t>(shape.elements() * element_bytes(dtype)));
-  odd_rows_ = odd_.view(dtype, shape);
-}
-
-void StatsCollector::keep(const TensorView& x) {
-  if (x.rows() == 0) return;
-  make_odd(x.dtype);
-  const TensorView to = odd_rows_.row_slice(waiting_, x.rows());
-  if (!backend_.copy_from(to, backend_, x)) {
-    std::vector<std::byte> rows(static_cast<std::size_t>(x.bytes()));
-    backend_.download(rows.data(), x);
-    backend_.upload(to, rows.data());
-  }
-  waiting_ += x.rows();
-}
-
-void StatsCollector::drain() {
-  if (pending_ != 0 && total_) total_->drain(gram_);
-  if (pending_ != 0 && !total_) backend_.drain_gram(into_.triangle_, gram_);
-  pending_ = 0;
-}
-
-void StatsCollector::finish() {
-  if (waiting_ > 0) sum_whole(odd_rows_.row_slice(0, waiting_));
-  waiting_ = 0;
-  drain();
-  if (total_) total_->read(into_.triangle_);
-  total_.reset();
-  if (summed_ == seen_ || summed_ == 0) return;
+  if (gram_.outgrown())
+    Log::get().warn(fmt::format(
+        "the sum of an input of {} channels lacks more than was planned for: its memory lies above the plan",
+        channels_));
+  InputStats stats(0);
+  stats.channels_ = channels_;
+  stats.tokens_ = seen_;
+  stats.triangle_ = std::move(gram_).round();
+  const ZeroedNumbers<double> magnitudes = std::move(magnitudes_).round();
+  stats.absolute_sum_.assign(magnitudes.begin(), magnitudes.end());
+  stats.absolute_max_ = std::move(absolute_max_);
+  if (summed_ == seen_ || summed_ == 0) return stats;
   const double share = static_cast<double>(seen_) / static_cast<double>(summed_);
-  for (double& sum : into_.triangle_) sum *= share;
+  for (double& sum : stats.triangle_) sum *= share;
+  return stats;
 }
 
 void InputStats::add(Backend& backend, const TensorView& x) {
-  StatsCollector collector(backend, *this);
-  collector.add(x);
-  collector.finish();
+  StatsCollector collector(channels_);
+  GramSquare square(backend, channels_);
+  collector.add(square, x, 0);
+  merge(collector.finish());
 }
 
 void InputStats::merge(const InputStats& other) {

@@ -15,20 +15,19 @@ RowSample::RowSample(std::int64_t tokens, std::int64_t channels, std::int64_t wa
         static_cast<std::int64_t>(at * static_cast<double>(tokens) / static_cast<double>(wanted));
     tokens_.push_back(std::min(token, tokens - 1));
   }
-  values_.reserve(static_cast<std::size_t>(wanted * channels));
+  values_.resize(static_cast<std::size_t>(wanted * channels));
 }
 
-void RowSample::add(Backend& backend, const TensorView& x) {
-  const std::int64_t first = seen_;
-  seen_ += x.rows();
+void RowSample::add(Backend& backend, const TensorView& x, std::int64_t first) {
   std::vector<std::byte> staged;
-  for (; next_ < tokens_.size() && tokens_[next_] < seen_; ++next_) {
-    const TensorView row = x.row_slice(tokens_[next_] - first, 1);
+  for (auto at = std::lower_bound(tokens_.begin(), tokens_.end(), first);
+       at != tokens_.end() && *at < first + x.rows(); ++at) {
+    const TensorView row = x.row_slice(*at - first, 1);
     staged.resize(static_cast<std::size_t>(row.bytes()));
     backend.download(staged.data(), row);
-    values_.resize(values_.size() + static_cast<std::size_t>(channels_));
     to_float32(TensorView(staged.data(), x.dtype, {1, channels_}),
-               std::span(values_).last(static_cast<std::size_t>(channels_)));
+               std::span(values_).subspan(static_cast<std::size_t>((at - tokens_.begin()) * channels_),
+                                          static_cast<std::size_t>(channels_)));
   }
 }
 

@@ -17,9 +17,10 @@ class RowSample {
   static constexpr std::int64_t kWanted = 512;
 
   RowSample() = default;
-  // Of `tokens` rows that add() will see in all.
+  // Of `tokens` rows that add() will see in all, in views of any order; it is complete only then.
   RowSample(std::int64_t tokens, std::int64_t channels, std::int64_t wanted = kWanted);
-  void add(Backend& backend, const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
+  // x [T, channels] on the backend's device, F32 or BF16: rows `first`, first + 1, ... of all.
+  void add(Backend& backend, const TensorView& x, std::int64_t first);
   void divide_channels(std::span<const float> s);
 
   std::int64_t rows() const {
@@ -31,9 +32,8 @@ class RowSample {
   float magnitude_at(double percent) const;
 
  private:
-  std::int64_t channels_ = 0, seen_ = 0;
+  std::int64_t channels_ = 0;
   std::vector<std::int64_t> tokens_;  // rising
-  std::size_t next_ = 0;
   std::vector<float> values_;
 };
 

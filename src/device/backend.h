@@ -25,6 +25,7 @@
 #include "kernels/common/activation.h"
 #include "kernels/common/look_back.h"
 #include "tensor/buffer.h"
+#include "tensor/exact_sums.h"
 #include "tensor/kv_type.h"
 #include "tensor/quantized_matrix.h"
 #include "tensor/tensor_view.h"
@@ -272,10 +273,8 @@ class Backend {
   // So any split of rows that follow a g of zeros gives the same bits (the reference sums a call in FP64).
   // Callers feed at most 4096 rows to one g and then drain it (calibration/input_stats.h).
   virtual void gram(const TensorView& g, const TensorView& x, std::int64_t before = 0) = 0;
-  // How many rows at a time, from the first on, gram() is the faster for: kGramTokens, or 4096.
-  virtual std::int64_t gram_rows(DType /*of x*/, std::int64_t /*channels*/) const { return kGramTokens; }
-  // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then g = 0.
-  virtual void drain_gram(std::span<double> triangle, const TensorView& g) = 0;
+  // triangle += upper triangle of g (row i: columns i..K-1), on the host; that of g is 0 then.
+  virtual void drain_gram(ExactSums& triangle, const TensorView& g) = 0;
   virtual void clear(const TensorView& to);  // = 0; any plain type
   // absolute_sum[k] += sum_t |x[t,k]| (FP64, one chain over the rows), absolute_max[k] = max(.., |x[t,k]|):
   // host results.

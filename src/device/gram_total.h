@@ -1,11 +1,11 @@
 // The sum of many Gram matrices where they are made: what Backend::drain_gram() does in the host's memory, on
-// a device, so that only the last sum comes down: Extensions::gram_totals. The same FP64 additions in the
-// same order: the same bits.
+// a device, so that only the last sum comes down: Extensions::gram_totals. Both are the real sum, rounded once
+// (tensor/exact_sums.h): the same bits.
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <span>
 
+#include "tensor/exact_sums.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -14,8 +14,8 @@ namespace llmq {
 class GramTotal {
  public:
   virtual ~GramTotal() = default;
-  virtual void drain(const TensorView& g) = 0;              // as Backend::drain_gram()
-  virtual void read(std::span<double> triangle) const = 0;  // triangle = the sum, rows from the diagonal on
+  virtual void drain(const TensorView& g) = 0;   // as Backend::drain_gram()
+  virtual void read(ExactSums& into) const = 0;  // into += the sum, rows from the diagonal on
 };
 
 class GramTotals {

@@ -59,17 +59,18 @@ std::vector<double> second_moment(Backend& backend, const Pieces& pieces, const 
   const TensorView gram = storage.view(DType::kF32, {n, n});
   const std::vector<float> zeros(static_cast<std::size_t>(n * n), 0.0f);
   backend.upload(gram, zeros.data());
-  std::vector<double> triangle(static_cast<std::size_t>(n * (n + 1) / 2), 0.0);
+  ExactSums sums(triangle_place(n, n));
   std::int64_t seen = 0;
   pieces.each([&](std::int64_t row, std::int64_t rows) {
     for (std::int64_t head = first; head < first + count; ++head) {
       TensorView one(x.as<float>() + (row * heads + head) * n, DType::kF32, Shape{rows, n}, x.device);
       one.row_stride = heads * n;
       backend.gram(gram, one);
-      backend.drain_gram(triangle, gram);
+      backend.drain_gram(sums, gram);
       seen += rows;
     }
   });
+  const ZeroedNumbers<double> triangle = std::move(sums).round();
   std::vector<double> square(static_cast<std::size_t>(n * n), 0.0);
   std::size_t at = 0;
   for (std::int64_t i = 0; i < n; ++i)

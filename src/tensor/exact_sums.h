@@ -66,4 +66,9 @@ class ExactSums {
   std::unique_ptr<std::mutex> mutex_;  // of the list
 };
 
+// Of element (i, i) of a symmetric [k, k] in its triangle, rows from the diagonal on.
+inline std::size_t triangle_place(std::int64_t i, std::int64_t k) {
+  return static_cast<std::size_t>(i * k - i * (i - 1) / 2);
+}
+
 }  // namespace llmq

@@ -67,6 +67,7 @@ constexpr CpuKernels kernel_table(const char* name) {
                                   softmax_sum<V>,
                                   divergence<V>,
                                   {channel_stats<V, float>, channel_stats<V, BFloat16>},
+                                  add_exactly<V>,
                                   least_most<V>,
                                   scale_channels<V>,
                                   round_difference<V>,

@@ -3,6 +3,7 @@
 #pragma once
 #include <type_traits>
 
+#include "kernels/common/exact_addition.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/ops/exponential.h"
 
@@ -281,6 +282,11 @@ void channel_stats(double* sum, float* max, const void* x, int64_t row, int64_t 
   int64_t k = 0;
   for (; k + kStrip <= n; k += kStrip) channel_strip<kStrip>(sum + k, max + k, at + k, row, rows);
   for (; k < n; ++k) channel_strip<1>(sum + k, max + k, at + k, row, rows);
+}
+
+template <class V>
+bool add_exactly(double* totals, double* errors, const float* values, int64_t n) {
+  return add_run_exactly(totals, errors, values, n);
 }
 
 }  // namespace llmq

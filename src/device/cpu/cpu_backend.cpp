@@ -245,14 +245,13 @@ class CpuBackend final : public Backend {
     accumulate_gram(work(), g, x);
   }
 
-  void drain_gram(std::span<double> triangle, const TensorView& g) override {
+  void drain_gram(ExactSums& triangle, const TensorView& g) override {
     require_on(device(), "drain_gram", {&g});
     const std::int64_t k = g.cols();
     by_rows(k, k, [&](std::int64_t i) {
-      float* const row = g.row<float>(i);
-      double* const sums = triangle.data() + i * (k - 1) - i * (i - 1) / 2;  // sums[j]: j from i on
-      for (std::int64_t j = i; j < k; ++j) sums[j] += static_cast<double>(row[j]);
-      std::fill(row, row + k, 0.0f);
+      const std::span<float> row(g.row<float>(i) + i, static_cast<std::size_t>(k - i));
+      triangle.add(triangle_place(i, k), row, kernels_.add_exactly);
+      std::fill(row.begin(), row.end(), 0.0f);
     });
   }
 

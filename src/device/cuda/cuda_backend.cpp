@@ -233,10 +233,7 @@ class CudaBackend final : public Backend {
     require_on(device(), "gram", {&g, &x});
     products_->add_gram(g, x, before);
   }
-  std::int64_t gram_rows(DType dtype, std::int64_t channels) const override {
-    return products_->gram_rows(dtype, channels);
-  }
-  void drain_gram(std::span<double> triangle, const TensorView& g) override {
+  void drain_gram(ExactSums& triangle, const TensorView& g) override {
     require_on(device(), "drain_gram", {&g});
     add_gram(work_, triangle, g);
     clear(g);

@@ -11,29 +11,73 @@ namespace {
 // numbers of a Gram matrix on their way to the host
 constexpr std::int64_t kDrainedAtOnce = std::int64_t{1} << 22;
 
+static_assert(sizeof(Residue) == sizeof(cuda::LeftOut));
+
+// What a sum lacks is listed on the device; a full list comes down, and what found no room is drained again.
 class TotalOnDevice final : public GramTotal {
  public:
-  TotalOnDevice(CudaDevice& device, std::int64_t channels)
-      : device_(device),
+  TotalOnDevice(CudaWork& work, std::int64_t channels)
+      : device_(work.device()),
+        pool_(work.pool()),
         channels_(channels),
-        sums_(device.memory(), static_cast<std::size_t>(channels * (channels + 1) / 2) * sizeof(double)) {
-    device.zero(sums_.get(), sums_.bytes());
+        count_(triangle_place(channels, channels)),
+        room_(ExactSums::room_for(count_)),
+        sums_(device_.memory(), count_ * sizeof(double)),
+        list_(device_.memory(), room_ * sizeof(Residue)),
+        found_(device_.memory(), sizeof(unsigned long long)) {
+    device_.zero(sums_.get(), sums_.bytes());
+    device_.zero(found_.get(), found_.bytes());
   }
   void drain(const TensorView& g) override {
     require_on(device_.place(), "drain_gram", {&g});
-    const int code = device_.kernels().drain_gram(
-        {channels_ * channels_, channels_, g.as<float>(), g.row_stride, sums_.as<double>()},
-        device_.stream());
-    device_.check_launch(code, "drain_gram", [&] { return g.shape.text(); });
+    for (bool full = true; full;) {
+      const int code = device_.kernels().drain_gram(
+          {channels_ * channels_, channels_, g.as<float>(), g.row_stride, sums_.as<double>(),
+           list_.as<cuda::LeftOut>(), room_, found_.as<unsigned long long>()},
+          device_.stream());
+      device_.check_launch(code, "drain_gram", [&] { return g.shape.text(); });
+      full = listed() > room_;
+      if (!full) break;
+      const std::vector<Residue> list = listed_residues(room_);
+      taken_.insert(taken_.end(), list.begin(), list.end());
+      device_.zero(found_.get(), found_.bytes());
+    }
   }
-  void read(std::span<double> triangle) const override {
-    device_.copy_out(triangle.data(), sums_.get(), triangle.size_bytes());
+  void read(ExactSums& into) const override {
+    constexpr std::size_t kPart = 1 << 15;  // of a worker
+    std::vector<double> some;
+    for (std::size_t first = 0; first < count_; first += some.size()) {
+      some.resize(std::min<std::size_t>(kDrainedAtOnce, count_ - first));
+      device_.copy_out(some.data(), sums_.as<double>() + first, some.size() * sizeof(double));
+      pool_.parallel_for((some.size() + kPart - 1) / kPart, [&](std::size_t part, int) {
+        const std::size_t from = part * kPart;
+        into.add(first + from,
+                 std::span<const double>(some).subspan(from, std::min(kPart, some.size() - from)));
+      });
+    }
+    into.keep(taken_);
+    into.keep(listed_residues(listed()));
+    into.trim();
   }
 
  private:
+  std::size_t listed() const {
+    unsigned long long count = 0;
+    device_.copy_out(&count, found_.get(), sizeof count);
+    return count;
+  }
+  std::vector<Residue> listed_residues(std::size_t count) const {
+    std::vector<Residue> list(count);
+    if (count != 0) device_.copy_out(list.data(), list_.get(), count * sizeof(Residue));
+    return list;
+  }
+
   CudaDevice& device_;
+  ThreadPool& pool_;
   std::int64_t channels_;
-  Buffer sums_;
+  std::size_t count_, room_;
+  Buffer sums_, list_, found_;
+  std::vector<Residue> taken_;
 };
 
 }  // namespace
@@ -50,7 +94,7 @@ void accumulate_gram(const CudaWork& work, const TensorView& g, const TensorView
                      x);
 }
 
-void add_gram(CudaWork& work, std::span<double> triangle, const TensorView& g) {
+void add_gram(CudaWork& work, ExactSums& triangle, const TensorView& g) {
   const std::int64_t k = g.cols(),
                      most = std::max<std::int64_t>(1, kDrainedAtOnce / std::max<std::int64_t>(1, k));
   std::vector<float> numbers;
@@ -60,9 +104,8 @@ void add_gram(CudaWork& work, std::span<double> triangle, const TensorView& g) {
     work.copy_down(numbers.data(), g.row_slice(first, rows));
     work.pool().parallel_for(static_cast<std::size_t>(rows), [&](std::size_t at, int) {
       const std::int64_t i = first + static_cast<std::int64_t>(at);
-      double* const sums = triangle.data() + i * (k - 1) - i * (i - 1) / 2;  // sums[j]: j from i on
       const float* const row = numbers.data() + static_cast<std::int64_t>(at) * k;
-      for (std::int64_t j = i; j < k; ++j) sums[j] += static_cast<double>(row[j]);
+      triangle.add(triangle_place(i, k), std::span(row + i, static_cast<std::size_t>(k - i)));
     });
   }
 }
@@ -79,7 +122,7 @@ void sum_channels(const CudaWork& work, const TensorView& x, std::span<double> a
 
 std::unique_ptr<GramTotal> CudaGramTotals::gram_total(std::int64_t channels) {
   try {
-    return std::make_unique<TotalOnDevice>(device_, channels);
+    return std::make_unique<TotalOnDevice>(work_, channels);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kResource) throw;
     return nullptr;

@@ -10,17 +10,17 @@ namespace llmq {
 
 // Backend::gram, drain_gram (which leaves g as it is) and channel_stats.
 void accumulate_gram(const CudaWork& work, const TensorView& g, const TensorView& x);
-void add_gram(CudaWork& work, std::span<double> triangle, const TensorView& g);
+void add_gram(CudaWork& work, ExactSums& triangle, const TensorView& g);
 void sum_channels(const CudaWork& work, const TensorView& x, std::span<double> absolute_sum,
                   std::span<float> absolute_max);
 
 class CudaGramTotals final : public GramTotals {
  public:
-  explicit CudaGramTotals(CudaDevice& device) : device_(device) {}
+  explicit CudaGramTotals(CudaWork& work) : work_(work) {}
   std::unique_ptr<GramTotal> gram_total(std::int64_t channels) override;
 
  private:
-  CudaDevice& device_;
+  CudaWork& work_;
 };
 
 }  // namespace llmq

@@ -59,7 +59,7 @@ class CudaTokenDrawer final : public TokenDrawer {
 class CudaExtensions {
  public:
   explicit CudaExtensions(CudaWork& work)
-      : rounding_(work), peaks_(work.device()), factorizer_(work), totals_(work.device()), drawer_(work) {}
+      : rounding_(work), peaks_(work.device()), factorizer_(work), totals_(work), drawer_(work) {}
   const Extensions& all() const { return all_; }
 
  private:

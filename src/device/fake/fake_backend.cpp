@@ -161,7 +161,7 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "gram", {&g, &x});
     reference_->gram(on_host(g), on_host(x), before);
   }
-  void drain_gram(std::span<double> triangle, const TensorView& g) override {
+  void drain_gram(ExactSums& triangle, const TensorView& g) override {
     const ClosedMemory::Opening open(*memory_, "drain_gram", {&g});
     reference_->drain_gram(triangle, on_host(g));
   }

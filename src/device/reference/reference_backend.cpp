@@ -258,15 +258,15 @@ class ReferenceBackend final : public Backend {
       }
   }
 
-  void drain_gram(std::span<double> triangle, const TensorView& g) override {
+  void drain_gram(ExactSums& triangle, const TensorView& g) override {
     require_on(device(), "drain_gram", {&g});
     std::size_t at = 0;
-    for (std::int64_t i = 0; i < g.rows(); ++i)
-      for (std::int64_t j = 0; j < g.cols(); ++j) {
-        float& element = g.row<float>(i)[j];
-        if (j >= i) triangle[at++] += static_cast<double>(element);
-        element = 0;
-      }
+    for (std::int64_t i = 0; i < g.rows(); ++i) {
+      const std::span<float> row(g.row<float>(i) + i, static_cast<std::size_t>(g.cols() - i));
+      triangle.add(at, row);
+      at += row.size();
+      std::fill(row.begin(), row.end(), 0.0f);
+    }
   }
 
   void channel_stats(const TensorView& x, std::span<double> absolute_sum,

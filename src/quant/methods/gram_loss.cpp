@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/ordered_section.h"
+#include "base/side_by_side.h"
 #include "quant/methods/scaled_rows.h"
 
 namespace llmq {
@@ -64,9 +64,9 @@ void GramLoss::each_chunk(std::int64_t total, ThreadPool& pool, const Work& work
   const std::int64_t items = (total + kRowsPerItem - 1) / kRowsPerItem,
                      share = (items + count - 1) / count * kRowsPerItem;
   const std::int64_t most = std::min(chunk_, share);
-  OrderedSection turns;  // nobody waits: rows are judged one by one
-  side_by_side(devices_.size(), turns, [&](std::size_t index) {
-    for (std::int64_t first = static_cast<std::int64_t>(index) * most; first < total; first += count * most)
+  side_by_side(devices_.size(), [&](std::size_t index, const std::atomic<bool>& failed) {
+    for (std::int64_t first = static_cast<std::int64_t>(index) * most; first < total && !failed;
+         first += count * most)
       work(devices_[index], first, std::min(most, total - first),
            index == 0 ? pool : devices_[index].backend->workers());
   });

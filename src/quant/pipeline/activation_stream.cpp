@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "base/error.h"
+#include "base/side_by_side.h"
 #include "device/named_range.h"
 #include "tensor/tensor_view.h"
 
@@ -122,11 +124,10 @@ void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet&
 }
 
 void ActivationStream::each_chunk(std::size_t stride, const EachChunk& work) {
-  OrderedSection turns;
-  side_by_side(lanes_.size(), turns, [&](std::size_t lane) {
-    for (std::size_t place = 0; place * stride < chunks_.size(); ++place)
+  side_by_side(lanes_.size(), [&](std::size_t lane, const std::atomic<bool>& failed) {
+    for (std::size_t place = 0; place * stride < chunks_.size() && !failed; ++place)
       if (const SampleChunk& chunk = chunks_[place * stride]; chunk.lane == lane)
-        work(lanes_[lane], chunk, {turns, place});
+        work(lanes_[lane], chunk, place);
   });
 }
 
@@ -140,52 +141,42 @@ void ActivationStream::see_inputs(SiteId site, int block, const DeviceWeights& w
   const SublayerSpec& sublayer = spec(block).sublayer_of(site);
   const bool last = site == sublayer.sites.back();
   if (last && sublayer.has_pages()) forget_kv_extremes();
-  each_chunk(stride_of(samples), [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn) {
-    see(lane, chunk, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
+  each_chunk(stride_of(samples), [&](DeviceSamples& lane, const SampleChunk& chunk, std::size_t place) {
+    see(lane, chunk, lane.run_to(site, block, weights[chunk.lane], chunk), place);
   });
   if (keep_inputs_ && samples == Samples::kAll && last && !sublayer.beside) kept_ = site;
 }
 
 void ActivationStream::each_input(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                                   const std::function<void(const TensorView&)>& see) {
+  std::mutex mutex;
   see_inputs(site, block, weights, samples,
-             [&](DeviceSamples&, const SampleChunk&, const TensorView& x, const Turn& turn) {
-               turn.wait();
+             [&](DeviceSamples&, const SampleChunk&, const TensorView& x, std::size_t) {
+               const std::lock_guard lock(mutex);
                see(x);
-               turn.pass();
              });
 }
 
 InputStats ActivationStream::statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                                         RowSample* rows, std::int64_t gram_tokens) {
   const std::int64_t channels = spec(block).at(site).channels;
-  InputStats stats(channels);
-  std::vector<const SampleChunk*> seen;
-  std::vector<std::int64_t> before = {0};  // tokens seen before each of them
-  for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples)) {
-    seen.push_back(&chunks_[i]);
+  std::vector<std::int64_t> before = {0};  // tokens of the chunks before each that is run
+  for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples))
     before.push_back(before.back() + chunks_[i].tokens());
-  }
   if (rows != nullptr) *rows = RowSample(before.back(), channels);
-  std::vector<std::optional<StatsCollector>> collectors(lanes_.size());
-  for (const SampleChunk* chunk : seen)
-    if (!collectors[chunk->lane])
-      collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens, lanes_.size() == 1);
-  StatsCollector::Undrained left;
+  StatsCollector collector(channels, gram_tokens);
+  std::vector<GramSquare> squares;
+  for (const DeviceSamples& lane : lanes_) squares.emplace_back(lane.backend(), channels);
+  std::mutex mutex;  // of the sampled rows
   see_inputs(site, block, weights, samples,
-             [&](DeviceSamples& lane, const SampleChunk&, const TensorView& x, const Turn& turn) {
-               const std::size_t place = turn.number, own = seen[place]->lane;
-               StatsCollector& collector = *collectors[own];
-               if (lanes_.size() > 1) collector.begin(x, before[place]);
-               turn.wait();
-               if (place > 0 && seen[place - 1]->lane != own) collector.take_over(left);
-               collector.add(x);
-               if (rows != nullptr) rows->add(lane.backend(), x);
-               if (place + 1 < seen.size() && seen[place + 1]->lane != own) left = collector.hand_over();
-               turn.pass();
+             [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, std::size_t place) {
+               collector.add(squares[chunk.lane], x, before[place]);
+               if (rows == nullptr) return;
+               const std::lock_guard lock(mutex);
+               rows->add(lane.backend(), x, before[place]);
              });
-  collectors[seen.back()->lane]->finish();
-  return stats;
+  squares.clear();
+  return collector.finish();
 }
 
 void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& weights) {
@@ -194,7 +185,7 @@ void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& 
   const SiteId site = sublayer.sites.back();
   const SiteSpec& last = spec(block).at(site);
   if (sublayer.joined || (sublayer.has_pages() && kept_ != site)) forget_kv_extremes();
-  each_chunk(1, [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn&) {
+  each_chunk(1, [&](DeviceSamples& lane, const SampleChunk& chunk, std::size_t) {
     const NamedRange range(lane.backend(), fmt::format("{} forward", last.name));
     const BlockWeights& own = weights[chunk.lane];
     if (sublayer.beside || sublayer.outputs().empty()) return lane.finish(part, block, own, chunk);

@@ -13,7 +13,6 @@
 #include <span>
 #include <vector>
 
-#include "base/ordered_section.h"
 #include "calibration/calibration_text.h"
 #include "calibration/input_stats.h"
 #include "calibration/row_sample.h"
@@ -71,8 +70,8 @@ struct SamplePlace {
 class ActivationStream {
  public:
   // One context a device, all of one arithmetic; they outlive the stream. Chunks are given to the devices in
-  // turn, each device is driven by a thread, and sums are added in the order of chunks: their bits do not
-  // depend on how many devices there are.
+  // turn and each device is driven by a thread, which adds to sums when it is ready: no sum has an order
+  // (tensor/exact_sums.h), so the bits do not depend on how many devices there are.
   ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
                    std::int64_t chunk_tokens, const SamplePlace& place);
   ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
@@ -80,7 +79,7 @@ class ActivationStream {
       : ActivationStream(std::span(&context, 1), calibration, chunk_tokens, {keep_inputs}) {}
 
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
-  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed (StatsCollector
+  // What arrives at `site` of a block with these weights: shown one chunk at a time, or summed (StatsCollector
   // says what `gram_tokens` is); with `rows`, some of its rows as they are.
   void each_input(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                   const std::function<void(const TensorView& x)>& see);
@@ -97,9 +96,9 @@ class ActivationStream {
                          ExpertInput input,
                          const std::function<void(std::size_t expert, const TensorView& x)>& see,
                          Samples samples = Samples::kAll);
-  // Statistics of what these experts read, of one width; rows are summed in their own order, so that an
-  // expert's do not depend on who is asked for beside it; with `rows`, some of them as they are. One pass
-  // over the samples, and a Gram sum for each expert; on one device.
+  // Statistics of what these experts read, of one width, each of its own rows, so that they do not depend on
+  // who is asked for beside it; with `rows`, some of them as they are. One pass over the samples, and a
+  // triangle for each expert; on one device.
   std::vector<InputStats> expert_statistics(int block, const DeviceWeights& weights,
                                             std::span<const SeenExpert> experts, ExpertInput input,
                                             std::vector<RowSample>* rows = nullptr);
@@ -110,28 +109,22 @@ class ActivationStream {
   KvExtremes kv_extremes() const;
   void measure_kv();
 
-  // What the residual stream lacks: sum_t ((r_t - h_t) / s - W x_t)^T x_t [out, channels], FP64 sums of one
-  // chunk's each; s is the sublayer's residual scale, x the input of the last site of sublayer `part`. r is
+  // What the residual stream lacks: sum_t ((r_t - h_t) / s - W x_t)^T x_t [out, channels], the real sum of
+  // every chunk's; s is the sublayer's residual scale, x the input of the last site of sublayer `part`. r is
   // the residual stream of `original`, whose chunk c holds the samples of this one's chunk c * stride; W is
   // the sublayer's output linear as it is on the devices, bias included. Nothing before the site may have
   // changed since its statistics.
-  std::vector<double> output_error_products(std::size_t part, int block, const DeviceWeights& weights,
-                                            ActivationStream& original, std::int64_t stride);
+  ZeroedNumbers<double> output_error_products(std::size_t part, int block, const DeviceWeights& weights,
+                                              ActivationStream& original, std::int64_t stride);
   std::int64_t tokens() const { return tokens_; }
 
  private:
-  // The place of a chunk among those that are run: what is done in it is done in the order of places.
-  struct Turn {
-    OrderedSection& turns;
-    std::size_t number;
-    void wait() const { turns.wait(number); }
-    void pass() const { turns.pass(); }
-  };
-  using EachChunk = std::function<void(DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn)>;
+  // `place`: of the chunk among those that are run.
+  using EachChunk = std::function<void(DeviceSamples& lane, const SampleChunk& chunk, std::size_t place)>;
   using EachInput = std::function<void(DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x,
-                                       const Turn& turn)>;
+                                       std::size_t place)>;
   std::size_t stride_of(Samples samples) const;  // of the chunks that are run
-  // Every stride-th chunk, on the thread of its device. Either all take their turns or none.
+  // Every stride-th chunk, on the thread of its device, in order on each.
   void each_chunk(std::size_t stride, const EachChunk& work);
   void see_inputs(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                   const EachInput& see);

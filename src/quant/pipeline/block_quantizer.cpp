@@ -155,7 +155,7 @@ class StagedBlock {
     OriginalStream& original = *run_.original;
     LinearWork& work = block_.works.at(output);
     block_.put_on_devices(work.weight, output);
-    const std::vector<double> missing =
+    const ZeroedNumbers<double> missing =
         stream_.output_error_products(part, block_.number, block_.weights, original.stream, original.stride);
     work.change_rows(run_.pool(), [](std::size_t, std::span<const float> from, std::span<float> into) {
       if (from.data() != into.data()) std::copy(from.begin(), from.end(), into.begin());

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kColumnsPerItem = 256;
 
-// Sums of squares by channel.
+// Sums of squares by channel: of each chunk in FP64, of all without an order.
 class SquareSums {
  public:
   // `host`: where rows are downloaded to, which sums of one device share.
@@ -26,7 +26,7 @@ class SquareSums {
     const auto rows = static_cast<std::size_t>(x.rows()), columns = static_cast<std::size_t>(x.cols());
     host_.resize(static_cast<std::size_t>(x.bytes()));
     backend_.download(host_.data(), x);
-    sums_.resize(columns);
+    std::vector<double> squares(columns);
     const bool half = x.dtype == DType::kBF16;
     const std::size_t items = (columns + kColumnsPerItem - 1) / kColumnsPerItem;
     backend_.workers().parallel_for(items, [&](std::size_t item, int) {
@@ -35,18 +35,22 @@ class SquareSums {
         for (std::size_t k = first; k < last; ++k) {
           const auto value =
               static_cast<double>(half ? bfloat16_at(r * columns + k) : float_at(r * columns + k));
-          sums_[k] += value * value;
+          squares[k] += value * value;
         }
     });
+    if (sums_.size() == 0) sums_ = ExactSums(columns);
+    sums_.add(0, std::span<const double>(squares));
+    sums_.trim();
     tokens_ += x.rows();
   }
+  void finish() { rounded_ = std::move(sums_).round(); }  // all rows are there
 
   // Behind the matrices that are there, in the order of a GGUF's columns. One that saw no rows has sums of 0
   // for its `columns`.
   void append_to(ImatrixEntry& entry, std::int64_t columns, const GgufOrder& order) const {
-    for (std::int64_t k = 0; k < std::ssize(sums_); ++k)
-      entry.sums.push_back(static_cast<float>(sums_[static_cast<std::size_t>(order(k))]));
-    if (sums_.empty()) entry.sums.resize(entry.sums.size() + static_cast<std::size_t>(columns));
+    for (std::int64_t k = 0; k < static_cast<std::int64_t>(rounded_.size()); ++k)
+      entry.sums.push_back(static_cast<float>(rounded_[static_cast<std::size_t>(order(k))]));
+    if (rounded_.size() == 0) entry.sums.resize(entry.sums.size() + static_cast<std::size_t>(columns));
     entry.counts.push_back(static_cast<float>(tokens_));
   }
 
@@ -64,7 +68,8 @@ class SquareSums {
 
   Backend& backend_;
   std::vector<std::byte>& host_;
-  std::vector<double> sums_;
+  ExactSums sums_;
+  ZeroedNumbers<double> rounded_;
   std::int64_t tokens_ = 0;
 };
 
@@ -105,6 +110,7 @@ class Collection {
                 const BlockWeights& weights) {
     SquareSums sums(backend_, host_);
     stream_.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
+    sums.finish();
     for (const LinearId reader : block.at(site).readers)
       if (!but.contains(reader)) append(sums, block, reader, block.at(site).channels);
   }
@@ -129,10 +135,12 @@ class Collection {
 
   void see_experts(std::span<const SeenExpert> experts, ExpertInput input, std::int64_t columns, int number,
                    const BlockSpec& block, const BlockWeights& weights) {
-    std::vector<SquareSums> sums(experts.size(), SquareSums(backend_, host_));
+    std::vector<SquareSums> sums;
+    for (std::size_t e = 0; e < experts.size(); ++e) sums.emplace_back(backend_, host_);
     stream_.each_expert_input(number, weights, experts, input,
                               [&](std::size_t e, const TensorView& x) { sums[e].add(x); });
     for (std::size_t e = 0; e < experts.size(); ++e) {
+      sums[e].finish();
       const ExpertSpec& expert = *experts[e].expert;
       if (input == ExpertInput::kOfOutput) {
         append(sums[e], block, expert.output, columns);

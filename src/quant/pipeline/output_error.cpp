@@ -2,6 +2,7 @@
 // C = E^T X = linear(E^T, weight = X^T).
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/half.h"
@@ -17,6 +18,15 @@ void each_number(std::size_t count, ThreadPool& pool, const Work& work) {
   pool.parallel_for((count + kPart - 1) / kPart, [&](std::size_t part, int) {
     for (std::size_t i = part * kPart, end = std::min(count, i + kPart); i < end; ++i) work(i);
   });
+}
+
+void add_all(ExactSums& sums, std::span<const float> numbers, ThreadPool& pool) {
+  constexpr std::size_t kPart = 1 << 16;
+  pool.parallel_for((numbers.size() + kPart - 1) / kPart, [&](std::size_t part, int) {
+    const std::size_t first = part * kPart;
+    sums.add(first, numbers.subspan(first, std::min(kPart, numbers.size() - first)));
+  });
+  sums.trim();
 }
 
 // to[c][r] = from[r][c]
@@ -38,9 +48,10 @@ std::vector<float> host_floats(Backend& backend, const TensorView& view) {
 
 }  // namespace
 
-std::vector<double> ActivationStream::output_error_products(std::size_t part, int block,
-                                                            const DeviceWeights& weights,
-                                                            ActivationStream& original, std::int64_t stride) {
+ZeroedNumbers<double> ActivationStream::output_error_products(std::size_t part, int block,
+                                                              const DeviceWeights& weights,
+                                                              ActivationStream& original,
+                                                              std::int64_t stride) {
   const SublayerSpec& sublayer = spec(block).sublayers.at(part);
   const SiteId site = sublayer.sites.back();
   const SiteSpec& last = spec(block).at(site);
@@ -49,10 +60,11 @@ std::vector<double> ActivationStream::output_error_products(std::size_t part, in
   const DType dtype = activation_dtype(compute_);
   const float scale = sublayer.residual_scale;
   const auto element = static_cast<std::size_t>(element_bytes(dtype));
-  std::vector<double> sum(static_cast<std::size_t>(out * channels));
+  ExactSums sum(static_cast<std::size_t>(out * channels));
+  std::mutex mutex;
   each_chunk(static_cast<std::size_t>(stride), [&](DeviceSamples& lane, const SampleChunk& chunk,
-                                                   const Turn& turn) {
-    const SampleChunk& same = original.chunks_.at(turn.number);
+                                                   std::size_t place) {
+    const SampleChunk& same = original.chunks_.at(place);
     if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie on another device");
     Backend& backend = lane.backend();
     const LinearPart& linear = weights[chunk.lane].at(Part{output});
@@ -80,12 +92,10 @@ std::vector<double> ActivationStream::output_error_products(std::size_t part, in
                 channels, backend.workers());
     const std::vector<float> products =
         lane.product(turned, TensorView(across.data(), dtype, {channels, rows}), out);
-    turn.wait();
-    each_number(sum.size(), backend.workers(),
-                [&](std::size_t i) { sum[i] += static_cast<double>(products[i]); });
-    turn.pass();
+    const std::lock_guard lock(mutex);
+    add_all(sum, products, backend.workers());
   });
-  return sum;
+  return std::move(sum).round();
 }
 
 }  // namespace llmq

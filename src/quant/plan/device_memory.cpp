@@ -117,12 +117,10 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_output(const BlockSpec& 
   const std::uint64_t exchanged = prepared + largest * (compute_ == Compute::kBFloat16 ? 2 : 1);
   const std::uint64_t h = positive(spec_.hidden_size),
                       outside = searches() ? judge_on_device(block, outer) : 0;
-  // The sum in FP32, and of all chunks in FP64 where one device has them all; rows that wait for it.
+  // The sum of a chunk in FP32, and of all of the device's in FP64.
   const std::uint64_t widest = std::max(h, positive(reader.in_features));
   add("stage buffers, a chunk's Gram sum and that of all",
-      outside + stages() + attention() + widest * widest * 4 + (lanes_ == 1 ? widest * (widest + 1) * 4 : 0) +
-          waiting_rows(widest),
-      prepared);
+      outside + stages() + attention() + widest * widest * 4 + summed_triangle(widest), prepared);
   if (judges_rows_)
     for (const SiteId site : {outer, reader.site})
       add("a prepared Gram square and rows that a search judges",

@@ -89,9 +89,10 @@ void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
   add("the original experts of a pass beside the rounded ones, and what both give",
       unless_on_device(originals(mixture)) + 3 * h * positive(mixture.width) * 4 + 2 * chunk_ * h * 4, 0, 0);
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
-    const std::uint64_t k = input.channels, n = k * input.rows, grams = (input.at_once * k * k + h * h) * 4,
+    const std::uint64_t k = input.channels, n = k * input.rows,
+                        grams = input.at_once * summed_triangle(k) + summed_triangle(h),
                         rows = sampled * (input.at_once * k + h);
-    add("experts' sums of a chunk (FP32)", unless_on_device(input.at_once * k * k * 4), grams, rows);
+    add("the sum of an expert's rows of a chunk (FP32)", unless_on_device(k * k * 4), grams, rows);
     // The square beside its triangle; then linears in FP32, as they were and scaled, codes, twice where two
     // are compared, and what is dequantized and prepared again, or factors.
     const std::uint64_t linears = input.linears * n * (searches() ? 8 : 4);
@@ -131,8 +132,8 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec&
     add("a prepared Gram square and rows that a search judges", judged(h, sampled_rows(mixture)));
   for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
     const std::uint64_t k = input.channels, n = k * input.rows;
-    // The sum in FP32 and that of all chunks in FP64, and rows that wait.
-    add("experts' sums", input.at_once * (k * k * 4 + k * (k + 1) * 4 + waiting_rows(k)));
+    // The sum of a chunk in FP32, one after another, and those of all chunks in FP64.
+    add("experts' sums", input.at_once * summed_triangle(k) + k * k * 4);
     add("a prepared Gram square, and a rounded linear or what rounds it",
         judged(k, input.rows) +
             std::max({2 * n * element_, gptq_factor_device_bytes(k, lanes_ == 1), clipping,

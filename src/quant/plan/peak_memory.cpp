@@ -52,9 +52,6 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       joining_bytes_(plan.joining_bytes),
       device_scratch_(has_own_memory_ ? plan.device_room->scratch_bytes : 0),
       lanes_(has_own_memory_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
-      gram_rows_(has_own_memory_ && lanes_ == 1 && plan.compute == Compute::kBFloat16
-                     ? positive(plan.device_room->gram_rows)
-                     : positive(kGramTokens)),
       compute_(plan.compute),
       experts_at_once_(positive(plan.experts_at_once)),
       element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
@@ -113,9 +110,7 @@ std::uint64_t PeakMemory::further_device() const {
         const LinearSpec& reader = block.at(output);
         const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)),
                             square = k * k * 4;
-        const std::uint64_t passed =
-            chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
-        most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed +
+        most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ +
                                   one_chunk() + original_chunk() +
                                   (original_tokens_ != 0 ? upstream(reader).chunk() : 0));
       }
@@ -173,8 +168,8 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
     std::uint64_t experts = 0;
     if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)
       for (const std::int64_t channels : {mixture->hidden, mixture->width})
-        experts = std::max(experts, experts_at_once_ * positive(channels) * positive(channels) * (4 + 4) +
-                                        expert_rows(*mixture));
+        experts = std::max(experts, experts_at_once_ * summed_triangle(positive(channels)) +
+                                        positive(channels) * positive(channels) * 4 + expert_rows(*mixture));
     buffers = std::max(buffers, scratch(block));
     moments.push_back(with_base(
         {{"program while it computes", kComputingBytes},
@@ -182,7 +177,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
          probes,
          {"stage buffers", scratch(block)},
          {"a block as prepared, and rounded", 2 * weights * element_},
-         {"Gram triangles of experts, a chunk's sums and one expert's rows", experts},
+         {"Gram triangles of experts, the sum of a chunk and one expert's rows", experts},
          {"Gram triangle, its square; or a linear, its codes, dequantized; and factors", worked_on}}));
   }
   const std::uint64_t vocabulary = positive(spec_.vocab_size);
@@ -287,7 +282,7 @@ std::uint64_t PeakMemory::judge(std::uint64_t k) const {
 }  // triangle and prepared
 
 std::uint64_t PeakMemory::seen(std::uint64_t k) const {
-  return std::max(4 * k * k + unless_on_device(chunk_square(k)), judge(k) + 4 * k * k);
+  return std::max(summed_triangle(k) + unless_on_device(chunk_square(k)), judge(k) + 4 * k * k);
 }
 
 std::uint64_t PeakMemory::widest(const BlockSpec& block) const {

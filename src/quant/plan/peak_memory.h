@@ -11,6 +11,7 @@
 #include "quant/pipeline/device_samples.h"
 #include "quant/pipeline/upstream_error.h"
 #include "quant/plan/plan_costs.h"
+#include "tensor/exact_sums.h"
 
 namespace llmq {
 
@@ -60,8 +61,6 @@ class PeakMemory {
   std::uint64_t judge_on_device(const BlockSpec& block, SiteId site) const;
   std::uint64_t sampled_rows_on_device(const BlockSpec& block, SiteId site) const;
   std::uint64_t clip_search(const LinearSpec& linear) const;
-  // Rows that wait for a sum on a device that has all samples.
-  std::uint64_t waiting_rows(std::uint64_t channels) const { return gram_rows_ * channels * element_; }
 
   MemoryItem program() const;
 
@@ -116,6 +115,10 @@ class PeakMemory {
 
   // The triangle of a Gram matrix, and the square that rows are judged by as it is prepared.
   std::uint64_t judge(std::uint64_t k) const;
+  // FP64 sums, and a list of what they lack.
+  static std::uint64_t summed_triangle(std::uint64_t k) {
+    return 4 * k * (k + 1) + ExactSums::residue_bytes(k * (k + 1) / 2);
+  }
   // The triangle while it is summed, or while the square is prepared from it.
   std::uint64_t seen(std::uint64_t k) const;
 
@@ -155,7 +158,7 @@ class PeakMemory {
   const std::string& format_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, measures_by_method_, in_file_,
       on_host_, has_own_memory_;
-  std::uint64_t joining_bytes_, device_scratch_, lanes_, gram_rows_;  // lanes: devices that share the samples
+  std::uint64_t joining_bytes_, device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t experts_at_once_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_,

@@ -23,7 +23,6 @@ namespace llmq {
 // can be cut.
 struct DeviceRoom {
   std::uint64_t free_bytes = 0, scratch_bytes = 0;
-  std::int64_t gram_rows = kGramTokens;  // of BF16 that a sum wants at once (Backend::gram_rows())
 };
 
 // The devices of a run as a plan needs them: their names where there are several, the least room where they

@@ -53,9 +53,7 @@ PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices
   for (const std::shared_ptr<Backend>& device : devices) {
     if (devices.size() > 1) planned.names.push_back(device->name());
     if (device->scratch_bytes() == 0) continue;  // its memory is the host's
-    if (!planned.room)
-      planned.room = {device->free_bytes(), device->scratch_bytes(),
-                      device->gram_rows(DType::kBF16, kGramChunkRows)};
+    if (!planned.room) planned.room = {device->free_bytes(), device->scratch_bytes()};
     planned.room->free_bytes = std::min(planned.room->free_bytes, device->free_bytes());
   }
   if (devices.empty()) return planned;

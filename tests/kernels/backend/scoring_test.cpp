@@ -131,44 +131,72 @@ TEST_P(Scoring, Gram) {
       }
 }
 
-TEST_P(Scoring, DrainedGramsAddUpAndLeaveZeros) {
-  for (const std::int64_t k : {1, 3, 17, 130}) {
-    Numbers numbers(static_cast<std::uint64_t>(k));
-    const std::vector<float> square = numbers.values(k * k, 10);
-    std::vector<double> triangle(static_cast<std::size_t>(k * (k + 1) / 2), 0.125), want;
+// Squares of scales that an FP64 total does not hold side by side: most places lack something.
+std::vector<std::vector<float>> uneven_squares(std::int64_t k) {
+  Numbers numbers(static_cast<std::uint64_t>(k));
+  std::vector<std::vector<float>> squares;
+  for (const float scale : {1.0f, 0x1p36f, 0x1p-20f, 3.0f, 0x1p40f}) {
+    squares.push_back(numbers.values(k * k, 10));
+    for (float& value : squares.back()) value *= scale;
+  }
+  return squares;
+}
+
+ExactSums sums_of(const std::vector<std::vector<float>>& squares, std::int64_t k) {
+  ExactSums sums(triangle_place(k, k));
+  for (const std::vector<float>& square : squares)
     for (std::int64_t i = 0; i < k; ++i)
-      for (std::int64_t j = i; j < k; ++j)
-        want.push_back(0.125 + static_cast<double>(square[static_cast<std::size_t>(i * k + j)]));
-    const Placed g = put(backend(), DType::kF32, {k, k}, square);
-    backend().drain_gram(triangle, g.view);
-    EXPECT_EQ(triangle, want) << k;
-    EXPECT_EQ(get(backend(), g.view), std::vector<float>(square.size())) << k;
+      sums.add(triangle_place(i, k), std::span(square).subspan(static_cast<std::size_t>(i * k + i),
+                                                               static_cast<std::size_t>(k - i)));
+  return sums;
+}
+
+std::vector<double> rounded_sums(ExactSums sums) {
+  const ZeroedNumbers<double> values = std::move(sums).round();
+  return {values.begin(), values.end()};
+}
+
+void expect_zero_triangle(Backend& backend, const TensorView& g) {
+  const std::vector<float> left = get(backend, g);
+  for (std::int64_t row = 0; row < g.rows(); ++row)
+    for (std::int64_t column = row; column < g.cols(); ++column)
+      EXPECT_EQ(left[static_cast<std::size_t>(row * g.cols() + column)], 0.0f);
+}
+
+TEST_P(Scoring, DrainedGramsAddUpAndLeaveZeros) {
+  for (const std::int64_t k : {1, 3, 17, 130, 600}) {
+    std::vector<std::vector<float>> squares = uneven_squares(k);
+    ExactSums got(triangle_place(k, k));
+    for (const std::vector<float>& square : squares) {
+      const Placed g = put(backend(), DType::kF32, {k, k}, square);
+      backend().drain_gram(got, g.view);
+      expect_zero_triangle(backend(), g.view);
+    }
+    std::reverse(squares.begin(), squares.end());
+    EXPECT_GT(got.residues(), 0u);
+    EXPECT_EQ(rounded_sums(std::move(got)), rounded_sums(sums_of(squares, k))) << k;
   }
 }
 
-// A total on the device is the host's, addition by addition.
+// A total on the device is the host's, in any order; its list is full with each square of 130 channels.
 TEST_P(Scoring, GramTotalsHaveTheBitsOfDrainedOnes) {
   GramTotals* const totals = backend().extensions().gram_totals;
   if (totals == nullptr) GTEST_SKIP() << "the sums are the host's";
   for (const std::int64_t k : {1, 3, 17, 130}) {
-    Numbers numbers(static_cast<std::uint64_t>(k));
-    const auto size = static_cast<std::size_t>(k * (k + 1) / 2);
-    std::vector<double> want(size), got(size, 7.0);
-    const std::unique_ptr<GramTotal> total = totals->gram_total(k);
+    const std::vector<std::vector<float>> squares = uneven_squares(k);
+    EXPECT_EQ(triangle_place(k, k) > ExactSums::room_for(triangle_place(k, k)), k == 130);
+    const std::unique_ptr<GramTotal> total = totals->gram_total(k), other = totals->gram_total(k);
     ASSERT_NE(total, nullptr);
-    for (int i = 0; i < 3; ++i) {
-      const std::vector<float> square = numbers.values(k * k, 10, 1e3);
-      const Placed one = put(backend(), DType::kF32, {k, k}, square),
-                   other = put(backend(), DType::kF32, {k, k}, square);
-      backend().drain_gram(want, one.view);
-      total->drain(other.view);
-      const std::vector<float> left = get(backend(), other.view);
-      for (std::int64_t row = 0; row < k; ++row)
-        for (std::int64_t column = row; column < k; ++column)
-          EXPECT_EQ(left[static_cast<std::size_t>(row * k + column)], 0.0f);
+    ASSERT_NE(other, nullptr);
+    for (std::size_t i = squares.size(); i-- > 0;) {
+      const Placed g = put(backend(), DType::kF32, {k, k}, squares[i]);
+      (i == 2 ? other : total)->drain(g.view);
+      expect_zero_triangle(backend(), g.view);
     }
+    ExactSums got(triangle_place(k, k));
     total->read(got);
-    EXPECT_EQ(got, want) << k;
+    other->read(got);
+    EXPECT_EQ(rounded_sums(std::move(got)), rounded_sums(sums_of(squares, k))) << k;
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/side_by_side.h"
 #include "support/stand_in_library.h"
 
 namespace llmq {
@@ -58,37 +59,44 @@ TEST(InputStats, EqualsSumsByHand) {
   }
 }
 
-// Views that end anywhere: samples of any length, any number of them at once.
-TEST(InputStats, DoNotDependOnHowTheRowsAreCut) {
-  constexpr std::int64_t kRows = kGramChunkRows + 2 * 512 + 7, kChannels = 40, kAll[] = {kRows},
-                         kFew[] = {100}, kOdd[] = {1, 1531, 14, 2, 77, 16};
-  std::vector<float> x = small_integers(kRows * kChannels, 3);
-  for (std::size_t i = 0; i < x.size(); ++i)
-    x[i] = std::ldexp(x[i] * (1.0f + static_cast<float>(i % 97) / 1024.0f), static_cast<int>(i % 13) * 3);
+// Chunks of any length, in any order and from any number of devices at once; the largest is 2^20 of the
+// smallest, so that sums in order would differ.
+TEST(InputStats, DoNotDependOnTheOrderOfChunksOrOnDevices) {
+  constexpr std::int64_t kChunks[] = {100, 31, kGramChunkRows + 77, 64, 2, 131}, kChannels = 40;
+  std::vector<std::int64_t> first = {0};
+  for (const std::int64_t rows : kChunks) first.push_back(first.back() + rows);
+  const std::int64_t rows = first.back();
+  std::vector<float> x = small_integers(rows * kChannels, 3);
+  for (std::size_t i = 0, chunk = 0; i < x.size(); ++i) {
+    if (static_cast<std::int64_t>(i) / kChannels == first[chunk + 1]) ++chunk;
+    const int scale = static_cast<int>(i % 13) * 3 + (chunk % 2 == 0 ? 0 : -20);
+    x[i] = std::ldexp(x[i] * (1.0f + static_cast<float>(i % 97) / 1024.0f), scale);
+  }
   std::vector<BFloat16> narrow(x.size());
   std::transform(x.begin(), x.end(), narrow.begin(), [](float v) { return to_bfloat16(v); });
   std::vector<std::byte> emulated;  // of BF16
   for (const std::string device : {"cpu", "emulated", "stand-in"})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const auto bytes_of = [&](int threads, std::span<const std::int64_t> cuts) {
-        const auto backend =
-            device == "stand-in" ? testing::stand_in_backend() : make_backend({device, threads});
-        Buffer buffer = backend->allocate(static_cast<std::size_t>(kRows * kChannels * element_bytes(dtype)));
-        const TensorView rows = buffer.view(dtype, {kRows, kChannels});
-        backend->upload(rows, dtype == DType::kF32 ? static_cast<const void*>(x.data()) : narrow.data());
-        InputStats stats(kChannels);
-        StatsCollector collector(*backend, stats, kAllTokens, true);
-        for (std::int64_t first = 0, i = 0; first < kRows; ++i) {
-          const std::int64_t count = std::min(cuts[static_cast<std::size_t>(i) % cuts.size()], kRows - first);
-          collector.add(rows.row_slice(first, count));
-          first += count;
-        }
-        collector.finish();
-        return stats.save();
+      const auto bytes_of = [&](std::size_t devices, const std::vector<std::size_t>& order) {
+        std::vector<std::shared_ptr<Backend>> backends;
+        for (std::size_t i = 0; i < devices; ++i)
+          backends.push_back(device == "stand-in" ? testing::stand_in_backend() : make_backend({device, 1}));
+        StatsCollector collector(kChannels);
+        side_by_side(devices, [&](std::size_t own, const std::atomic<bool>&) {
+          const std::shared_ptr<Backend>& backend = backends[own];
+          const Buffer buffer =
+              backend->allocate(static_cast<std::size_t>(rows * kChannels * element_bytes(dtype)));
+          const TensorView all = buffer.view(dtype, {rows, kChannels});
+          backend->upload(all, dtype == DType::kF32 ? static_cast<const void*>(x.data()) : narrow.data());
+          GramSquare square(*backend, kChannels);
+          for (std::size_t i = own; i < order.size(); i += devices)
+            collector.add(square, all.row_slice(first[order[i]], kChunks[order[i]]), first[order[i]]);
+        });
+        return collector.finish().save();
       };
-      const std::vector<std::byte> whole = bytes_of(1, kAll);
-      EXPECT_EQ(bytes_of(1, kFew), whole) << device;
-      EXPECT_EQ(bytes_of(2, kOdd), whole) << device;
+      const std::vector<std::byte> whole = bytes_of(1, {0, 1, 2, 3, 4, 5});
+      EXPECT_EQ(bytes_of(1, {5, 3, 0, 4, 1, 2}), whole) << device;
+      EXPECT_EQ(bytes_of(3, {0, 1, 2, 3, 4, 5}), whole) << device;
       if (device == "emulated") emulated = whole;
       EXPECT_TRUE(device != "stand-in" || dtype != DType::kBF16 || whole == emulated);
     }
@@ -111,13 +119,14 @@ TEST(InputStats, FirstTokensStandForAll) {
   constexpr std::int64_t kRows = 40, kChannels = 5;
   const std::vector<float> x = small_integers(kRows * kChannels, 9);
   const auto backend = make_cpu_backend(1);
-  InputStats all(kChannels), few(kChannels), first(kChannels);
+  InputStats all(kChannels), first(kChannels);
   const TensorView view(x.data(), DType::kF32, {kRows, kChannels});
   all.add(*backend, view);
   first.add(*backend, view.row_slice(0, 16));
-  StatsCollector collector(*backend, few, 16);
-  for (std::int64_t row = 0; row < kRows; row += 10) collector.add(view.row_slice(row, 10));
-  collector.finish();
+  StatsCollector collector(kChannels, 16);
+  GramSquare square(*backend, kChannels);
+  for (const std::int64_t row : {30, 10, 0, 20}) collector.add(square, view.row_slice(row, 10), row);
+  const InputStats few = collector.finish();
   EXPECT_EQ(few.tokens(), all.tokens());
   EXPECT_EQ(few.mean_absolute(), all.mean_absolute());
   for (std::int64_t i = 0; i < kChannels; ++i)

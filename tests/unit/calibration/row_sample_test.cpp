@@ -16,18 +16,20 @@ std::vector<float> tokens(std::int64_t first, std::int64_t count, std::int64_t c
   return values;
 }
 
-void add(RowSample& sample, Backend& backend, std::vector<float> values, std::int64_t channels) {
+void add(RowSample& sample, Backend& backend, std::vector<float> values, std::int64_t channels,
+         std::int64_t first = 0) {
   const auto rows = static_cast<std::int64_t>(values.size()) / channels;
   const Buffer buffer = backend.allocate(values.size() * sizeof(float));
   const TensorView view = buffer.view(DType::kF32, {rows, channels});
   backend.upload(view, values.data());
-  sample.add(backend, view);
+  sample.add(backend, view, first);
 }
 
 TEST(RowSample, KeepsWholeRowsSpreadOverAllTokensAndOutOfStepWithTheSamples) {
   const auto backend = make_fake_backend();
   RowSample sample(4096, 3, 64);
-  for (std::int64_t first = 0; first < 4096; first += 512) add(sample, *backend, tokens(first, 512, 3), 3);
+  for (const std::int64_t view : {3, 0, 7, 5, 1, 2, 6, 4})  // in any order
+    add(sample, *backend, tokens(view * 512, 512, 3), 3, view * 512);
   ASSERT_EQ(sample.rows(), 64);
   std::set<std::int64_t> places;
   for (std::int64_t i = 0; i < sample.rows(); ++i) {
@@ -43,8 +45,8 @@ TEST(RowSample, KeepsWholeRowsSpreadOverAllTokensAndOutOfStepWithTheSamples) {
 TEST(RowSample, NoMoreRowsThanTokens) {
   const auto backend = make_fake_backend();
   RowSample sample(5, 2, 512);
-  add(sample, *backend, tokens(0, 2, 2), 2);
-  add(sample, *backend, tokens(2, 3, 2), 2);
+  add(sample, *backend, tokens(2, 3, 2), 2, 2);
+  add(sample, *backend, tokens(0, 2, 2), 2, 0);
   ASSERT_EQ(sample.rows(), 5);
   for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(sample.row(i)[0], static_cast<float>(i));
 }

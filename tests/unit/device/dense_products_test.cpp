@@ -218,12 +218,5 @@ TEST_F(DenseProducts, GramMatricesWithOtherBitsAreTheOwnKernels) {
             "an algorithm of the library, such as algorithm 0, gives other bits");
 }
 
-TEST_F(DenseProducts, WholeSumsAreAskedForWhereTheLibraryTakesThem) {
-  const auto backend = stand_in_backend();
-  EXPECT_EQ(backend->gram_rows(DType::kBF16, 16), 4096);
-  EXPECT_EQ(backend->gram_rows(DType::kBF16, 12), kGramTokens);
-  EXPECT_EQ(backend->gram_rows(DType::kF32, 16), kGramTokens);
-}
-
 }  // namespace
 }  // namespace llmq

@@ -99,7 +99,7 @@ TEST(Devices, EmulatedOnesGiveTheBytesOfOne) {
   expect_same_output(quantize_work(work, 2), quantize_work(work, 1));
 }
 
-// Whole parts of kGramChunkRows rows, whose products go before their turn, and a rest.
+// Chunks of 4,096 tokens and of fewer, and a rest.
 TEST(Devices, StatisticsOfSeveralCollectorsHaveTheBitsOfOne) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);

@@ -167,7 +167,7 @@ SmoothScales found_on(const std::string& device, std::int64_t tokens, std::int64
   InputStats stats(channels);
   RowSample rows(tokens, channels);
   stats.add(*reference, TensorView(x.data(), DType::kF32, {tokens, channels}));
-  rows.add(*reference, TensorView(x.data(), DType::kF32, {tokens, channels}));
+  rows.add(*reference, TensorView(x.data(), DType::kF32, {tokens, channels}), 0);
   std::vector<std::vector<float>> weights;
   ScaleProblem problem;
   for (const Reader& reader : readers)

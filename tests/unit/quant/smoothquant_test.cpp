@@ -43,7 +43,7 @@ struct SmoothCase {
     const auto backend = make_reference_backend();
     const TensorView view(x.data(), DType::kF32, {t, k});
     stats.add(*backend, view);
-    rows.add(*backend, view);
+    rows.add(*backend, view, 0);
   }
 
   ScaleProblem problem(const QuantScheme& scheme = w8a8()) const {
@@ -172,7 +172,7 @@ TEST(SmoothQuant, SilentChannelsKeepTheirScaleAndHugeOnesStayFinite) {
   silent.stats = InputStats(4);
   silent.rows = RowSample(8, 4);
   silent.stats.add(*backend, TensorView(silent.x.data(), DType::kF32, {8, 4}));
-  silent.rows.add(*backend, TensorView(silent.x.data(), DType::kF32, {8, 4}));
+  silent.rows.add(*backend, TensorView(silent.x.data(), DType::kF32, {8, 4}), 0);
   for (const float value : search(silent.problem()).s) EXPECT_EQ(value, 1.0f);
 }
 

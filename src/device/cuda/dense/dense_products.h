@@ -28,8 +28,7 @@ class DenseProducts {
   // What multiplies BF16 weights [features, columns], which lasts as long as this; null: the own kernels.
   // Asked before the weight is in memory, because other numbers stand in its place while a shape is tried.
   virtual const FixedProduct* find(std::int64_t features, std::int64_t columns) = 0;
-  // Backend::gram_rows() and gram().
-  virtual std::int64_t gram_rows(DType dtype, std::int64_t channels) const = 0;
+  // Backend::gram().
   virtual void add_gram(const TensorView& g, const TensorView& x, std::int64_t before) = 0;
   // What trials and the library itself may take, which nobody plans.
   virtual std::uint64_t reserved_bytes() const = 0;

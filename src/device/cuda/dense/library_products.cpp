@@ -142,10 +142,6 @@ class LibraryProducts final : public DenseProducts {
     return at->second.product.get();
   }
 
-  std::int64_t gram_rows(DType dtype, std::int64_t channels) const override {
-    return sums(dtype, channels) ? kWholeSum : kGramTokens;
-  }
-
   void add_gram(const TensorView& g, const TensorView& x, std::int64_t before) override {
     require_gram_start(before);
     std::int64_t summed = 0;

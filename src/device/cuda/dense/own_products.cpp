@@ -9,7 +9,6 @@ class OwnProducts final : public DenseProducts {
  public:
   OwnProducts(CudaWork& work, std::string why) : work_(work), why_(std::move(why)) {}
   const FixedProduct* find(std::int64_t, std::int64_t) override { return nullptr; }
-  std::int64_t gram_rows(DType, std::int64_t) const override { return kGramTokens; }
   void add_gram(const TensorView& g, const TensorView& x, std::int64_t before) override {
     require_gram_start(before);
     accumulate_gram(work_, g, x);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/ordered_section.h"
+#include "base/side_by_side.h"
 #include "device/upload_values.h"
 
 namespace llmq {
@@ -325,10 +325,10 @@ void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, 
   std::int64_t most = (rows + 4 * count - 1) / (4 * count) * 4;
   for (Backend* const device : devices) most = std::min(most, rounder_of(*device).rows_at_once(row_bytes));
   if (most > 4) most -= most % 4;
-  OrderedSection turns;  // nobody waits: batches are of different rows
-  side_by_side(devices.size(), turns, [&](std::size_t index) {
+  side_by_side(devices.size(), [&](std::size_t index, const std::atomic<bool>& failed) {
     Backend& device = *devices[index];
-    for (std::int64_t first = static_cast<std::int64_t>(index) * most; first < rows; first += count * most) {
+    for (std::int64_t first = static_cast<std::int64_t>(index) * most; first < rows && !failed;
+         first += count * most) {
       DeviceRows batch(linear, problem, first, std::min(most, rows - first), linear.input.on_devices[index],
                        rounder_of(device), device);
       batch.run();

@@ -2,8 +2,10 @@
 //
 // Every pass makes the mixture's input again from the residual stream and asks the router again: neither is
 // changed while the experts are quantized, so every pass sends the same rows to the same experts. A chunk's
-// rows of one expert are gathered in their order and summed behind those of the chunks before.
+// rows of one expert are gathered in their order and summed by themselves.
 #include <array>
+#include <memory>
+#include <mutex>
 #include <numeric>
 
 #include "base/error.h"
@@ -24,12 +26,15 @@ TensorView stream_of(const MixtureSpec& mixture, DeviceSamples& lane, const Samp
   return mixture.router_norm ? lane.residual(chunk) : TensorView();
 }
 
-// By how much the rows of an expert count, row after row, so that no sum depends on where chunks are cut.
-void add_squares(const MixtureSpec& mixture, const RoutedRows& routed, std::size_t expert, double& sum) {
-  for (std::size_t i = routed.first[expert]; i < routed.first[expert + 1]; ++i) {
-    const double weight = mixture.weighs_input ? static_cast<double>(routed.weights[i]) : 1;
-    sum += weight * weight;
-  }
+// By how much the rows of each expert count.
+std::vector<double> squares_of(const MixtureSpec& mixture, const RoutedRows& routed) {
+  std::vector<double> sums(mixture.experts.size());
+  for (std::size_t expert = 0; expert < sums.size(); ++expert)
+    for (std::size_t i = routed.first[expert]; i < routed.first[expert + 1]; ++i) {
+      const double weight = mixture.weighs_input ? static_cast<double>(routed.weights[i]) : 1;
+      sums[expert] += weight * weight;
+    }
+  return sums;
 }
 
 }  // namespace
@@ -38,18 +43,22 @@ std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceW
                                                         std::vector<double>* squares, Samples samples) {
   const MixtureSpec& mixture = mixture_of_block(spec(block));
   std::vector<std::int64_t> counts(mixture.experts.size());
-  if (squares != nullptr) squares->assign(counts.size(), 0);
+  ExactSums sums(counts.size());
+  std::mutex mutex;
   see_inputs(mixture.input, block, weights, samples,
-             [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
-               turn.wait();
-               const RoutedRows routed = route_rows(lane.backend(), spec(block), weights[0], mixture, x,
-                                                    stream_of(mixture, lane, chunk));
-               for (std::size_t e = 0; e < counts.size(); ++e) {
+             [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, std::size_t) {
+               const RoutedRows routed = route_rows(lane.backend(), spec(block), weights[chunk.lane], mixture,
+                                                    x, stream_of(mixture, lane, chunk));
+               const std::lock_guard lock(mutex);
+               for (std::size_t e = 0; e < counts.size(); ++e)
                  counts[e] += static_cast<std::int64_t>(routed.first[e + 1] - routed.first[e]);
-                 if (squares != nullptr) add_squares(mixture, routed, e, (*squares)[e]);
-               }
-               turn.pass();
+               const std::vector<double> chunk_sums = squares_of(mixture, routed);
+               sums.add(0, std::span<const double>(chunk_sums));
+               sums.trim();
              });
+  if (squares == nullptr) return counts;
+  const ZeroedNumbers<double> rounded = std::move(sums).round();
+  squares->assign(rounded.begin(), rounded.end());
   return counts;
 }
 
@@ -73,8 +82,7 @@ void ActivationStream::each_expert_input(
     add(i, scaled_rows_of(backend, x, every, weight).view);
   };
   see_inputs(mixture.input, block, weights, samples,
-             [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, const Turn& turn) {
-               turn.wait();
+             [&](DeviceSamples& lane, const SampleChunk& chunk, const TensorView& x, std::size_t) {
                const RoutedRows routed =
                    route_rows(backend, spec(block), weights[0], mixture, x, stream_of(mixture, lane, chunk));
                for (std::size_t i = 0; i < experts.size(); ++i) {
@@ -90,7 +98,6 @@ void ActivationStream::each_expert_input(
                                     std::span(routed.weights).subspan(first, end - first))
                          .view);
                }
-               turn.pass();
              });
 }
 
@@ -99,20 +106,24 @@ std::vector<InputStats> ActivationStream::expert_statistics(int block, const Dev
                                                             ExpertInput input, std::vector<RowSample>* rows) {
   const MixtureSpec& mixture = mixture_of_block(spec(block));
   Backend& backend = lanes_.front().backend();
-  std::vector<InputStats> stats;
-  for (const SeenExpert& seen : experts)
-    stats.emplace_back(input == ExpertInput::kOfGateAndUp ? mixture.hidden
-                                                          : spec(block).at(seen.expert->inner).channels);
-  for (std::size_t i = 0; rows != nullptr && i < experts.size(); ++i)
-    rows->emplace_back(experts[i].rows, stats[i].channels());
+  if (experts.empty()) return {};
+  const std::int64_t channels = input == ExpertInput::kOfGateAndUp
+                                    ? mixture.hidden
+                                    : spec(block).at(experts.front().expert->inner).channels;
+  GramSquare square(backend, channels);
   std::vector<std::unique_ptr<StatsCollector>> collectors;
-  for (InputStats& into : stats)
-    collectors.push_back(std::make_unique<StatsCollector>(backend, into, kAllTokens, true));
+  std::vector<std::int64_t> before(experts.size());
+  for (const SeenExpert& seen : experts) {
+    collectors.push_back(std::make_unique<StatsCollector>(channels));
+    if (rows != nullptr) rows->emplace_back(seen.rows, channels);
+  }
   each_expert_input(block, weights, experts, input, [&](std::size_t i, const TensorView& x) {
-    collectors[i]->add(x);
-    if (rows != nullptr) (*rows)[i].add(backend, x);
+    collectors[i]->add(square, x, before[i]);
+    if (rows != nullptr) (*rows)[i].add(backend, x, before[i]);
+    before[i] += x.rows();
   });
-  for (const auto& collector : collectors) collector->finish();
+  std::vector<InputStats> stats;
+  for (const auto& collector : collectors) stats.push_back(collector->finish());
   return stats;
 }
 
