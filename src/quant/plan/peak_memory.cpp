@@ -110,9 +110,8 @@ std::uint64_t PeakMemory::further_device() const {
         const LinearSpec& reader = block.at(output);
         const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)),
                             square = k * k * 4;
-        most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ +
-                                  one_chunk() + original_chunk() +
-                                  (original_tokens_ != 0 ? upstream(reader).chunk() : 0));
+        most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + one_chunk() +
+                                  original_chunk() + (original_tokens_ != 0 ? upstream(reader).chunk() : 0));
       }
     }
   return most;
