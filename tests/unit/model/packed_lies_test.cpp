@@ -375,15 +375,17 @@ TEST(LinearSource, TheGlobalScaleOfInputsIsANumberAboveZero) {
   EXPECT_EQ(matrix.scheme.text(), "nvfp4");
   EXPECT_EQ(matrix.input_scale, 96);
   EXPECT_EQ(matrix.global_form, GlobalForm::kDivisor);
-  for (const auto& [scale, said] :
-       std::vector<std::pair<float, const char*>>{{0.0f, "is 0; a scale is above 0"},
-                                                  {-0.0f, "is -0; a scale"},
-                                                  {-3.0f, "is -3; a scale"},
-                                                  {HUGE_VALF, "is inf; a scale"},
-                                                  {-HUGE_VALF, "is -inf; a scale"},
-                                                  {std::nanf(""), "is nan; a scale"},
-                                                  {1e-40f, "is 1e-40, and 1 / it is no number"}})
-    EXPECT_THAT(error_of([&] { open(scale); }), HasSubstr(std::string("input_global_scale: ") + said));
+  struct Hostile {
+    float scale;
+    const char* said;
+  };
+  for (const Hostile& one :
+       {Hostile{0.0f, "is 0; a scale is above 0"}, Hostile{-0.0f, "is -0; a scale"},
+        Hostile{-3.0f, "is -3; a scale"}, Hostile{HUGE_VALF, "is inf; a scale"},
+        Hostile{-HUGE_VALF, "is -inf; a scale"}, Hostile{std::nanf(""), "is nan; a scale"},
+        Hostile{1e-40f, "is 1e-40, and 1 / it is no number"}})
+    EXPECT_THAT(error_of([&] { open(one.scale); }),
+                HasSubstr(std::string("input_global_scale: ") + one.said));
 }
 
 TEST(LinearSource, CodesAndScalesThatAreNoNumbersAreNamed) {
