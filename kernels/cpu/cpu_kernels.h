@@ -40,8 +40,8 @@ struct GemmPanel {
   int64_t columns = 0;           // all panels are whole but the last
   const float* start = nullptr;  // per column; null: 0
   bool accumulate = false;
-  // gemm_groups: [groups][panel], or null. With it a group's chain begins at 0 and ends as C = fma(sum, scale,
-  // start or C).
+  // gemm_groups: [groups][panel], or null. With it a group's chain begins at 0 and ends as C = fma(sum,
+  // scale, start or C).
   const float* scale = nullptr;
   // With `scale`, or null, as scale lies: first C = fma(row_sum, offset, start or C), row_sum of row r and
   // group i at [r * row_sums_row + i].

@@ -60,8 +60,8 @@ class LinearSource {
   // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned, in order,
   // safetensors); else nullopt.
   std::optional<HeldTensor> stored(const LinearSpec& linear, bool allow_nonfinite = false) const;
-  // A GGUF's tensor of blocks (tensor/ggml_codes.h), or what Checkpoint::read_codes() reads, as codes, rows in
-  // the model's order; nullopt for every other. Refuses NaN/Inf by name.
+  // A GGUF's tensor of blocks (tensor/ggml_codes.h), or what Checkpoint::read_codes() reads, as codes, rows
+  // in the model's order; nullopt for every other. Refuses NaN/Inf by name.
   std::optional<QuantizedMatrix> block_codes(const std::string& tensor) const;
   const Checkpoint& checkpoint() const;
   // The tensors that hold a linear's weight, as far as there are any; what one reading of it counts at most,

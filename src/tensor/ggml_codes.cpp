@@ -13,8 +13,8 @@ namespace {
 constexpr int kTableBits = 8;
 constexpr int kTableZero = 128;
 
-// Blocks of floats: `scales` groups of 16 or 32 codes, a byte of scale each in front of them; code j of a group
-// in the low half of byte j, half a group later in the high one.
+// Blocks of floats: groups of 16 or 32 codes, a byte of scale each in front of all of them; code j of a group
+// is in the low half of byte j, half a group later in the high one.
 QuantizedMatrix matrix_of_floats(DType dtype, std::int64_t columns) {
   QuantizedMatrix matrix;
   matrix.in_features = columns;

@@ -1,7 +1,7 @@
 // ggml's block types (tensor/ggml_blocks.h) as codes: around one zero (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K), or
 // above a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K); those of a table (IQ4_NL, IQ4_XS) as the table's integers
-// around 128; MXFP4 and NVFP4, of which no code is -0. Their values by dequantize() are those of to_float32(), bit for bit: a scale d *
-// s_j and a minimum m * t_j are one FP32 product each in both.
+// around 128; MXFP4 and NVFP4, of which no code is -0. Their values by dequantize() are those of
+// to_float32(), bit for bit: a scale d * s_j and a minimum m * t_j are one FP32 product each in both.
 #pragma once
 #include "tensor/quantized_matrix.h"
 

@@ -89,8 +89,10 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
               for (int64_t line = 0; line < kUnitBytes; line += 64)
                 __builtin_prefetch(next + kFarAhead + line, 0, 2);
             if (OfGroups && Chains > 1 && kI == 0 && unit == 0)  // as much as the headers moved the codes
-              for (int64_t line = Chains * (group_bytes - header); line < Chains * group_bytes; line += 64)
+              for (int64_t line = Chains * (group_bytes - header); line < Chains * group_bytes; line += 64) {
                 __builtin_prefetch(next + line);
+                if constexpr (Bits == 4) __builtin_prefetch(next + kFarAhead + line, 0, 2);
+              }
           }
           const unsigned char* const x =
               a + ((OfGroups ? kI * layout.group : 0) + unit * kUnit + kBlock * kNarrowBlock) * 2;
@@ -190,9 +192,9 @@ LLMQ_INLINE void narrow_by_rows(const NarrowProduct& p) {
 // use(Index of the bits, Index of the CodeForm)
 template <class Use>
 LLMQ_INLINE void with_layout(const NarrowLayout& layout, const Use& use) {
-  constexpr Index<static_cast<int>(CodeForm::kMiddle)> kMiddle;
-  constexpr Index<static_cast<int>(CodeForm::kZeros)> kZeros;
-  constexpr Index<static_cast<int>(CodeForm::kBook)> kBook;
+  constexpr Index<static_cast<int>(CodeForm::kMiddle)> kMiddle{};
+  constexpr Index<static_cast<int>(CodeForm::kZeros)> kZeros{};
+  constexpr Index<static_cast<int>(CodeForm::kBook)> kBook{};
   switch (layout.bits) {
     case 2:
       return use(Index<2>{}, kMiddle);

@@ -16,8 +16,8 @@
 //       6 bits   bits 6 (j % 2) of word j / 2; pairs 6 and 7: bits 12 to 15 of words 0 and 2, above them bits
 //                12, 13 and 14, 15 of word 1
 //       8 bits   per code P signed bytes: code less zero without zeros, code less 128 with them
-// With a book the codes lie as they are. Without zeros the zero is the middle, half as many codes as there are; codes with a minimum lie as they
-// are, and what follows their sums makes up for the middle (cpu_kernels.h).
+// Without zeros the zero is the middle, half as many codes as there are; codes of a book lie as they are, and
+// so do those with a minimum, where what follows their sums makes up for the middle (cpu_kernels.h).
 #pragma once
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/ops/gemm.h"

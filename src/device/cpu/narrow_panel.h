@@ -18,8 +18,8 @@ struct NarrowForm {
 
 // The fewest bits that hold codes and scales as they are: 2, 3, 5 and 6 where the zero is the middle or there
 // are minima and groups are whole units, else 4 or 8; integers of 8 bits of which the weight has sixteen take
-// 4 and a book. Scales and minima as the factors or bytes that they are made of, or in the narrowest type that
-// has them all.
+// 4 and a book. Scales and minima as the factors or bytes that they are made of, or in the narrowest type
+// that has them all.
 NarrowForm narrow_form(const QuantizedMatrix& matrix);
 
 // Rows [first, first + rows) of the matrix as one panel of `panel` columns at `at`, zero where there are

@@ -400,7 +400,7 @@ TEST_P(NarrowWeight, ARowHasItsBitsInAnyBatch) {
     }
 }
 
-// Scales that no byte stands for stay the numbers that they are, and so do those whose number is out of reach.
+// Scales that no byte stands for stay the numbers that they are, as do those whose number is out of reach.
 TEST_P(NarrowWeight, ScalesOfNoBytesAreKeptAsNumbers) {
   if (GetParam().name.rfind("cpu", 0) != 0) GTEST_SKIP() << "of the CPU's layout";
   for (const bool far : {false, true}) {
