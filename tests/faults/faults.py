@@ -490,7 +490,7 @@ FAULTS = [
           [("llmq_kernels_backend", "*NarrowWeight.ManyLinears*cpu_scalar_t2*")]),
     Fault("row-sums-of-the-first-group", "kernels/cpu/ops/gemm.h", "g.row_sums[(first_row + kR) * g.row_sums_row + i]", "g.row_sums[(first_row + kR) * g.row_sums_row]",
           [("llmq_kernels_backend", "*NarrowWeight.LongRows*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
-    Fault("the-next-value-of-a-table", "src/device/cpu/narrow_panel.cpp", "place[code] = static_cast<std::uint8_t>(code & 15);", "place[code] = static_cast<std::uint8_t>((code + 1) & 15);",
+    Fault("the-next-value-of-a-table", "src/device/cpu/narrow_panel.cpp", "place[code] = code & 15;", "place[code] = (code + 1) & 15;",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")]),
     Fault("levels-without-their-number", "kernels/cpu/ops/narrow_codes.h", "V::mul(narrow_level<V>(group.at + n), V::set(group.layout->level_unit));", "V::mul(narrow_level<V>(group.at + n), V::set(0x1p120f));",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
