@@ -22,7 +22,7 @@ double perplexity_of(const std::vector<std::string>& more) {
 // Float32 values of codes are those of the dense checkpoint, and so is every sum.
 TEST(Packed, EvaluatesInFloat32ToTheBitsOfTheDenseCheckpoint) {
   const Scratch scratch;
-  for (const std::string scheme : {"w4a16_g32_asym", "w8a16_channel_sym"}) {
+  for (const std::string scheme : {"w4a16_g32_asym", "w8a16_channel_sym", "nvfp4a16", "mxfp4"}) {
     const std::string packed = rounded_model(scratch, scheme, {"scheme=" + scheme}),
                       dense = scratch / (scheme + "-dense");
     const Outcome made = run_llmq({"convert", packed, dense, "--dtype", "f32"});
