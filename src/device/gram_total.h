@@ -1,6 +1,6 @@
 // The sum of many Gram matrices where they are made: what Backend::drain_gram() does in the host's memory, on
-// a device, so that only the last sum comes down: Extensions::gram_totals. Both are the real sum, rounded once
-// (tensor/exact_sums.h): the same bits.
+// a device, so that only the last sum comes down: Extensions::gram_totals. Both are the real sum, rounded
+// once (tensor/exact_sums.h): the same bits.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,9 +1,11 @@
 // The parts of GPTQ: the FP64 factor beside the FP64 products that registers allow (half of FP32's), rounding
 // of a whole linear and its losses beside FP32's. Weights and inputs are noise; half of the inputs' channels
 // follow the one before, so that errors have somewhere to go.
+#include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "base/half.h"
 #include "base/zeroed_numbers.h"
 #include "bench/bench.h"
 #include "calibration/input_stats.h"
@@ -87,6 +89,28 @@ void cleared_triangle(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(numbers * sizeof(double)));
 }
 
+// A chunk's rows of one expert among 16, BF16: their Gram matrix (0), or that and its addition to the
+// expert's sum (1).
+void expert_sums(benchmark::State& state) {
+  const std::int64_t k = state.range(1), rows = state.range(2);
+  const std::vector<float> numbers = noise(static_cast<std::size_t>(rows * k), 5);
+  std::vector<BFloat16> x(numbers.size());
+  std::transform(numbers.begin(), numbers.end(), x.begin(), [](float v) { return to_bfloat16(v); });
+  std::vector<ExactSums> sums;
+  for (int expert = 0; expert < 16; ++expert) sums.emplace_back(triangle_place(k, k));
+  GramSquare square(backend(), k);
+  std::size_t at = 0;
+  for (auto _ : state) {
+    backend().gram(square.view(), TensorView(x.data(), DType::kBF16, {rows, k}));
+    if (state.range(0) == 1) backend().drain_gram(sums[at++ % sums.size()], square.view());
+  }
+}
+
+BENCHMARK(expert_sums)
+    ->ArgNames({"added", "K", "rows"})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond)
+    ->ArgsProduct({{0, 1}, {768, 2048}, {64, 256}});
 BENCHMARK(cleared_triangle)
     ->ArgNames({"zeroed", "K"})
     ->UseRealTime()

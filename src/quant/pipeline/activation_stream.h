@@ -79,8 +79,8 @@ class ActivationStream {
       : ActivationStream(std::span(&context, 1), calibration, chunk_tokens, {keep_inputs}) {}
 
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
-  // What arrives at `site` of a block with these weights: shown one chunk at a time, or summed (StatsCollector
-  // says what `gram_tokens` is); with `rows`, some of its rows as they are.
+  // What arrives at `site` of a block with these weights: shown one chunk at a time, or summed
+  // (StatsCollector says what `gram_tokens` is); with `rows`, some of its rows as they are.
   void each_input(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                   const std::function<void(const TensorView& x)>& see);
   InputStats statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
