@@ -818,7 +818,7 @@ FAULTS = [
           [("llmq_unit_tensor", "ExactSums.Are*")], ["src/tensor/exact_sums.cpp"]),
     Fault("residues-added-plainly", "src/tensor/exact_sums.cpp", "total = sum.rounded();", "total = 0; for (const double part : sum.parts()) total += part;",
           [("llmq_unit_tensor", "ExactSums.RoundOnce")]),
-    Fault("merged-list-forgets-the-least", "src/tensor/exact_sums.cpp", "if (total != 0) residues_.push_back", "if (total > 1) residues_.push_back",
+    Fault("merged-list-forgets-what-is-left", "src/tensor/exact_sums.cpp", "if (total != 0) residues_.push_back", "if (total < 0) residues_.push_back",
           [("llmq_unit_tensor", "ExactSums.Merged*")]),
     Fault("full-list-loses-what-is-left-out", "kernels/cuda/elementwise.h", "if (at >= room) return; list[at] =", "if (at < room) list[at] =",
           [("llmq_kernels_backend", "*GramTotals*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),

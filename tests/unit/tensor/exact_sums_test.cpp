@@ -93,7 +93,9 @@ TEST(ExactSums, MergedListsHoldTheSame) {
   EXPECT_LE(most, ExactSums::room_for(2) + 2);
   EXPECT_GT(most, ExactSums::room_for(2) / 2) << "nothing was merged";
   EXPECT_FALSE(sums.outgrown());
-  const double want = static_cast<double>((Wide{kTimes} << 59) + kTimes);
+  const float large = kTimes * 0x1p59f;
+  sums.add(0, std::vector<float>{-large, large});
+  const double want = kTimes * (1 + 0x1p-40);
   EXPECT_EQ(rounded(std::move(sums)), (std::vector<double>{want, -want}));
 }
 
