@@ -113,6 +113,7 @@ std::string why_not_direct(const std::string& directory) {
 
 struct TrafficJob {
   std::string name, method, ending;  // of the output
+  std::vector<std::string> more = {};
   friend void PrintTo(const TrafficJob& job, std::ostream* out) { *out << job.name; }
 };
 
@@ -126,20 +127,22 @@ class DiskTraffic : public ::testing::TestWithParam<TrafficJob> {};
 
 TEST_P(DiskTraffic, IsWhatWasAnnounced) {
   const TemporaryDirectory output;
-  const auto& [name, method, ending] = GetParam();
+  const auto& [name, method, ending, more] = GetParam();
   // The page cache has the program and its libraries after it, too.
-  const ProgramRun cached = run(method, place(output, "cached", ending));
+  const ProgramRun cached = run(method, place(output, "cached", ending), more);
   ASSERT_EQ(cached.watched.exit_code, 0) << cached.text;
   cached.expect_as_announced();
 
   if (const std::string why = why_not_direct(medium_checkpoint()); !why.empty()) GTEST_SKIP() << why;
   ProgramRun direct;
   double read = 0, most = 0;
+  std::vector<std::string> directly = more;
+  directly.emplace_back("--direct-io");
   // A kernel short of memory drops the program's own pages, and reads ahead of those it brings back without a
   // fault to count. What the program asks for is the same every time, so that the run with the least is the
   // one to look at.
   for (int attempt = 0; attempt < 3; ++attempt) {
-    direct = run(method, place(output, "direct" + std::to_string(attempt), ending), {"--direct-io"});
+    direct = run(method, place(output, "direct" + std::to_string(attempt), ending), directly);
     ASSERT_EQ(direct.watched.exit_code, 0) << direct.text;
     EXPECT_EQ(direct.json().at("digest").as_string(), cached.json().at("digest").as_string());
     direct.expect_as_announced();
@@ -162,12 +165,13 @@ TEST_P(DiskTraffic, IsWhatWasAnnounced) {
   EXPECT_LE(written, all_written * 1.02 + kSmall);
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, DiskTraffic,
-                         ::testing::Values(TrafficJob{"rtn", "rtn", ""}, TrafficJob{"awq", "awq", ""},
-                                           TrafficJob{"awq_gptq", "awq,gptq", ""},
-                                           TrafficJob{"gguf", "rtn", ".gguf"},
-                                           TrafficJob{"gguf_imatrix", "imatrix", ".gguf"}),
-                         [](const auto& of) { return of.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Methods, DiskTraffic,
+    ::testing::Values(TrafficJob{"rtn", "rtn", ""},
+                      TrafficJob{"shared_scales", "rtn", "", {"--set", "scheme=nvfp4a16"}},
+                      TrafficJob{"awq", "awq", ""}, TrafficJob{"awq_gptq", "awq,gptq", ""},
+                      TrafficJob{"gguf", "rtn", ".gguf"}, TrafficJob{"gguf_imatrix", "imatrix", ".gguf"}),
+    [](const auto& of) { return of.param.name; });
 
 // Most tensors are small enough to be kept, and share blocks with their neighbours: each end is announced
 // twice.
@@ -207,8 +211,9 @@ TEST(DirectIo, AGgufIsReadThroughTheCache) {
 TEST(DirectIo, MemoryPastThePageCacheIsPlanned) {
   if (const std::string why = why_not_direct(medium_checkpoint()); !why.empty()) GTEST_SKIP() << why;
   const TemporaryDirectory output;
-  for (const auto& [name, method, ending] : {TrafficJob{"rtn", "rtn", ""}, TrafficJob{"gptq", "gptq", ""},
-                                             TrafficJob{"gguf", "imatrix", ".gguf"}}) {
+  for (const auto& [name, method, ending, more] :
+       {TrafficJob{"rtn", "rtn", ""}, TrafficJob{"gptq", "gptq", ""},
+        TrafficJob{"gguf", "imatrix", ".gguf"}}) {
     const ProgramRun found = run(method, (output / (name + ending)).string(), {"--direct-io"});
     ASSERT_EQ(found.watched.exit_code, 0) << found.text;
     const double planned = found.at("planned_peak_bytes");

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "export/formats/fused_linears.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/pipeline/upstream_error.h"
 #include "quant/plan/replaced_weights.h"
@@ -75,6 +76,25 @@ class Readings {
         bytes += Checkpoint::bytes_to_read(*tensor) * (block.at(id).site == mixture->input ? 4 : 2);
       }
     }
+    return bytes;
+  }
+
+  // Linears that share the number above their scales with others, once more, to find it before the first of
+  // them is rounded (quant/pipeline/rounding/block_rounding.cpp).
+  std::uint64_t sharing_scales(std::span<const PlannedModule> modules, std::int64_t first) const {
+    std::set<std::string> names, two_level;
+    for (const PlannedModule& m : modules) {
+      names.insert(m.module);
+      if (m.scheme.scale_form() == ScaleForm::kTwoLevel) two_level.insert(m.module);
+    }
+    std::uint64_t bytes = 0;
+    for (std::size_t b = count(first); b < spec_.blocks.size() && !two_level.empty(); ++b)
+      for (const LinearSpec& linear : spec_.blocks[b].linears) {
+        const StoredTensor* tensor = checkpoint_.find(linear.weight.tensor);
+        if (tensor != nullptr && !Checkpoint::is_kept(*tensor) && two_level.count(linear.module) != 0 &&
+            fused_linear(linear.module, names).parts > 1)
+          bytes += Checkpoint::bytes_to_read(*tensor);
+      }
     return bytes;
   }
 
@@ -191,6 +211,9 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
   if (plan.needs_calibration)
     add("experts' linears, for what they give beside the original ones",
         readings.judged_experts(finished, blocks));
+  else
+    add("linears to quantize, for the scales that they share",
+        readings.sharing_scales(plan.modules, finished));
   return passes;
 }
 
