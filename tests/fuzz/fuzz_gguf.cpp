@@ -4,38 +4,27 @@
 #include <cstdlib>
 #include <span>
 
-#include "base/error.h"
 #include "io/gguf.h"
 #include "model/gguf/gguf_model.h"
+#include "tests/fuzz/expect_named.h"
 
 namespace {
-
-template <typename Read>
-void expect_named(const Read& read) {
-  try {
-    read();
-  } catch (const llmq::Error& error) {
-    const bool kind =
-        error.kind() == llmq::ErrorKind::kBadInput || error.kind() == llmq::ErrorKind::kUnsupported;
-    if (!kind || error.detail().file.empty() || error.detail().message.empty()) std::abort();
-  }
-}
 
 // Every typed read of every key: each answers or refuses.
 void read_values(const llmq::GgufHeader& header) {
   for (const auto& [key, value] : header.metadata) {
     const std::string_view name = key;
-    expect_named([&] { header.integer(name); });
-    expect_named([&] { header.number(name); });
-    expect_named([&] { header.boolean(name); });
-    expect_named([&] { header.integers(name); });
-    expect_named([&] { header.numbers(name); });
+    llmq::expect_named([&] { header.integer(name); });
+    llmq::expect_named([&] { header.number(name); });
+    llmq::expect_named([&] { header.boolean(name); });
+    llmq::expect_named([&] { header.integers(name); });
+    llmq::expect_named([&] { header.numbers(name); });
     std::size_t letters = 0;
     const auto count = [&](std::string_view text) {
       letters += static_cast<std::size_t>(std::count(text.begin(), text.end(), 'a'));
     };
-    expect_named([&] { count(header.string(name)); });
-    expect_named([&] {
+    llmq::expect_named([&] { count(header.string(name)); });
+    llmq::expect_named([&] {
       for (const std::string_view text : header.strings(name)) count(text);
     });
     if (letters > value.bytes.size()) std::abort();
@@ -62,11 +51,11 @@ void read_tensors(const llmq::GgufHeader& header, std::span<const std::byte> byt
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
-  expect_named([&] {
+  llmq::expect_named([&] {
     const llmq::GgufHeader header = llmq::parse_gguf(bytes, "input.gguf");
     read_values(header);
     read_tensors(header, bytes);
-    expect_named([&] { llmq::gguf_companion_texts(header); });
+    llmq::expect_named([&] { llmq::gguf_companion_texts(header); });
     const llmq::GgufReading model = llmq::read_gguf_model(header);
     for (const llmq::NamedGgufTensor& tensor : model.tensors)
       if (tensor.index >= header.tensors.size() || tensor.name.empty()) std::abort();

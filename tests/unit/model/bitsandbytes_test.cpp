@@ -17,12 +17,16 @@ using ::testing::HasSubstr;
 
 const Path kPackage = Path(LLMQ_SOURCE_DIR) / "tests/unit/model/fixtures/bitsandbytes.safetensors";
 
-TEST(BitsAndBytes, AreTheNumbersOfThePackage) {
-  const testing::TemporaryDirectory disk;
+Checkpoint open_package(const testing::TemporaryDirectory& disk) {
   std::filesystem::copy_file(kPackage, disk / "model.safetensors");
   write_text_atomically(system_io(), disk / "config.json",
                         R"({"quantization_config": {"quant_method": "bitsandbytes"}})");
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), disk.path().string());
+  return Checkpoint::open(system_io(), disk.path().string());
+}
+
+TEST(BitsAndBytes, AreTheNumbersOfThePackage) {
+  const testing::TemporaryDirectory disk;
+  const Checkpoint checkpoint = open_package(disk);
   for (const std::string name : {"plain", "nested", "single", "half", "short", "bytes"}) {
     const StoredTensor& weight = checkpoint.at(name + ".weight");
     const StoredTensor& values = checkpoint.at(name + ".values");
@@ -40,10 +44,7 @@ TEST(BitsAndBytes, AreTheNumbersOfThePackage) {
 
 TEST(BitsAndBytes, CodesOfWholeRowsHaveTheNumbersOfThePackage) {
   const testing::TemporaryDirectory disk;
-  std::filesystem::copy_file(kPackage, disk / "model.safetensors");
-  write_text_atomically(system_io(), disk / "config.json",
-                        R"({"quantization_config": {"quant_method": "bitsandbytes"}})");
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), disk.path().string());
+  const Checkpoint checkpoint = open_package(disk);
   for (const std::string name : {"nested", "single"}) {
     const std::optional<QuantizedMatrix> codes = checkpoint.read_codes(checkpoint.at(name + ".weight"));
     ASSERT_TRUE(codes.has_value()) << name;

@@ -52,6 +52,7 @@ std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceW
                const std::lock_guard lock(mutex);
                for (std::size_t e = 0; e < counts.size(); ++e)
                  counts[e] += static_cast<std::int64_t>(routed.first[e + 1] - routed.first[e]);
+               if (squares == nullptr) return;
                const std::vector<double> chunk_sums = squares_of(mixture, routed);
                sums.add(0, std::span<const double>(chunk_sums));
                sums.trim();
