@@ -125,18 +125,22 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
       }
       unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
         constexpr int kV = decltype(v)::value;
-        const auto scale = narrow_scale<V>(own, kV * V::kLanes);
+        const auto scale = narrow_scale<V, Form>(own, kV * V::kLanes);
         const auto each_row = [&](const auto& start) LLMQ_LAMBDA_INLINE {
           unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
             auto& sum = y[decltype(r)::value][OfGroups ? 0 : kI][kV];
             sum = V::fma(acc[decltype(r)::value][kI][kV], scale, start(r, sum));
           });
         };
-        if (!layout.minima) return each_row([](auto, typename V::F sum) LLMQ_LAMBDA_INLINE { return sum; });
-        const auto offset = narrow_offset<V>(own, scale, kV * V::kLanes);
-        each_row([&](auto r, typename V::F sum) LLMQ_LAMBDA_INLINE {
-          return V::fma(V::set(p.sums[decltype(r)::value * p.sums_row + index]), offset, sum);
-        });
+        if constexpr (may_have_minima(Form)) {
+          if (layout.minima) {
+            const auto offset = narrow_offset<V>(own, scale, kV * V::kLanes);
+            return each_row([&](auto r, typename V::F sum) LLMQ_LAMBDA_INLINE {
+              return V::fma(V::set(p.sums[decltype(r)::value * p.sums_row + index]), offset, sum);
+            });
+          }
+        }
+        each_row([](auto, typename V::F sum) LLMQ_LAMBDA_INLINE { return sum; });
       });
     });
   }
@@ -157,7 +161,8 @@ LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   constexpr int kChains = Rows <= 2 && V::kLanes > 1 ? 2 : 1;
   const int64_t panels = (p.columns + kPanel - 1) / kPanel, groups = p.layout.groups;
   int64_t panel = 0;
-  if constexpr (kChains > 1)
+  // Codes of 2, 3, 5 and 6 bits and of a book hardly ever have one scale a row: these go panel by panel.
+  if constexpr (kChains > 1 && (Bits == 4 || Bits == 8) && Form != CodeForm::kBook)
     if (groups == 1)
       for (; panel + kChains <= panels; panel += kChains)
         narrow_tile<V, Product, Codes, Bits, Form, Rows, kChains, false>(p, panel, 0, 1);
@@ -241,33 +246,29 @@ void narrow_gemm(const NarrowProduct& p) {
 
 // take(Index of the vector, unit, pair) for every pair of codes [first, first + count) of a group, whole
 // units of theirs; the first unit of a panel of B is 0.
-template <class V, class Codes, class Take>
+template <class V, class Codes, int Bits, CodeForm Form, class Take>
 LLMQ_INLINE void narrow_each_pair(const NarrowGroup& group, int64_t first, int64_t count, const Take& take) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
-  with_layout(*group.layout, [&](auto bits, auto form) LLMQ_LAMBDA_INLINE {
-    constexpr int kBits = decltype(bits)::value;
-    constexpr auto kForm = static_cast<CodeForm>(decltype(form)::value);
-    constexpr int64_t kUnit = narrow_unit(kBits);
-    const unsigned char* codes = group.at + group.layout->header_bytes(kPanel);
-    NarrowZero<Codes, kBits, kForm> zero[V::kPanelVectors];
+  constexpr int64_t kUnit = narrow_unit(Bits);
+  const unsigned char* codes = group.at + group.layout->header_bytes(kPanel);
+  NarrowZero<Codes, Bits, Form> zero[V::kPanelVectors];
+  unroll<V::kPanelVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+    zero[decltype(v)::value] =
+        narrow_zero<Codes, Bits, Form>(*group.layout, codes - kPanel, decltype(v)::value * V::kLanes);
+  });
+  codes += first * kPanel * Bits / 8;
+  for (int64_t k = 0; k < count; k += kUnit, codes += kUnit * kPanel * Bits / 8)
     unroll<V::kPanelVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-      zero[decltype(v)::value] =
-          narrow_zero<Codes, kBits, kForm>(*group.layout, codes - kPanel, decltype(v)::value * V::kLanes);
-    });
-    codes += first * kPanel * kBits / 8;
-    for (int64_t k = 0; k < count; k += kUnit, codes += kUnit * kPanel * kBits / 8)
-      unroll<V::kPanelVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-        constexpr int kV = decltype(v)::value;
-        unroll<static_cast<int>(kUnit / kNarrowBlock)>([&](auto block) LLMQ_LAMBDA_INLINE {
-          constexpr int kBlock = decltype(block)::value;
-          typename Codes::B pairs[4];
-          narrow_pairs<V, Codes, kBits, kForm, kBlock>(pairs, codes, kV * V::kLanes, zero[kV]);
-          unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
-            take(v, k / 2 + 4 * kBlock + decltype(j)::value, pairs[decltype(j)::value]);
-          });
+      constexpr int kV = decltype(v)::value;
+      unroll<static_cast<int>(kUnit / kNarrowBlock)>([&](auto block) LLMQ_LAMBDA_INLINE {
+        constexpr int kBlock = decltype(block)::value;
+        typename Codes::B pairs[4];
+        narrow_pairs<V, Codes, Bits, Form, kBlock>(pairs, codes, kV * V::kLanes, zero[kV]);
+        unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
+          take(v, k / 2 + 4 * kBlock + decltype(j)::value, pairs[decltype(j)::value]);
         });
       });
-  });
+    });
 }
 
 template <class V, class Codes>
@@ -275,13 +276,18 @@ void narrow_unpack_bf16(void* panel, float* scales, float* offsets, const Narrow
                         int64_t count) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   unsigned char* const to = static_cast<unsigned char*>(panel);
-  for (int64_t n = 0; n < kPanel; n += V::kLanes) {
-    const auto scale = narrow_scale<V>(group, n);
-    V::store(scales + n, scale);
-    if (group.layout->minima) V::store(offsets + n, narrow_offset<V>(group, scale, n));
-  }
-  narrow_each_pair<V, Codes>(group, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
-    Codes::store(to + 4 * (unit * kPanel + decltype(v)::value * V::kLanes), pair);
+  with_layout(*group.layout, [&](auto bits, auto as) LLMQ_LAMBDA_INLINE {
+    constexpr auto kForm = static_cast<CodeForm>(decltype(as)::value);
+    for (int64_t n = 0; n < kPanel; n += V::kLanes) {
+      const auto scale = narrow_scale<V, kForm>(group, n);
+      V::store(scales + n, scale);
+      if (may_have_minima(kForm) && group.layout->minima)
+        V::store(offsets + n, narrow_offset<V>(group, scale, n));
+    }
+    narrow_each_pair<V, Codes, decltype(bits)::value, kForm>(
+        group, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+          Codes::store(to + 4 * (unit * kPanel + decltype(v)::value * V::kLanes), pair);
+        });
   });
 }
 
@@ -290,27 +296,32 @@ void narrow_unpack_f32(void* panel, float* scales, float* offsets, const NarrowG
                        int64_t count) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   float* const to = static_cast<float*>(panel);
-  for (int64_t n = 0; n < kPanel; n += V::kLanes) {
-    V::store(scales + n, narrow_exact_scale<V>(group, n));
-    if (group.layout->minima) V::store(offsets + n, narrow_minimum<V>(group, n));
-  }
-  const auto unpack = [&](const auto& value) LLMQ_LAMBDA_INLINE {
-    narrow_each_pair<V, WideCodes<V, true>>(group, first, count,
-                                            [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
-                                              const int64_t n = decltype(v)::value * V::kLanes;
-                                              V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
-                                              V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));
-                                            });
-  };
-  if (const CodeBook* const book = group.layout->book; book != nullptr && book->rounded != ScaleFormat::kF32)
-    return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE {
-      return narrow_rounded<V>(V::mul(code, V::load(scales + n)), book->rounded);
-    });
-  if (!group.layout->minima)
-    return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE { return V::mul(code, V::load(scales + n)); });
-  const auto middle = V::set(static_cast<float>(narrow_middle(group.layout->bits)));
-  unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE {
-    return V::sub(V::mul(V::add(code, middle), V::load(scales + n)), V::load(offsets + n));
+  with_layout(*group.layout, [&](auto bits, auto as) LLMQ_LAMBDA_INLINE {
+    constexpr auto kForm = static_cast<CodeForm>(decltype(as)::value);
+    for (int64_t n = 0; n < kPanel; n += V::kLanes)
+      V::store(scales + n, narrow_exact_scale<V, kForm>(group, n));
+    const auto unpack = [&](const auto& value) LLMQ_LAMBDA_INLINE {
+      narrow_each_pair<V, WideCodes<V, true>, decltype(bits)::value, kForm>(
+          group, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+            const int64_t n = decltype(v)::value * V::kLanes;
+            V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
+            V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));
+          });
+    };
+    if constexpr (kForm == CodeForm::kBook)
+      if (const ScaleFormat rounded = group.layout->book->rounded; rounded != ScaleFormat::kF32)
+        return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE {
+          return narrow_rounded<V>(V::mul(code, V::load(scales + n)), rounded);
+        });
+    if constexpr (may_have_minima(kForm))
+      if (group.layout->minima) {
+        for (int64_t n = 0; n < kPanel; n += V::kLanes) V::store(offsets + n, narrow_minimum<V>(group, n));
+        const auto middle = V::set(static_cast<float>(narrow_middle(decltype(bits)::value)));
+        return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE {
+          return V::sub(V::mul(V::add(code, middle), V::load(scales + n)), V::load(offsets + n));
+        });
+      }
+    unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE { return V::mul(code, V::load(scales + n)); });
   });
 }
 

@@ -27,6 +27,12 @@ namespace llmq {
 // What is made of a stored code: less the middle, less a zero of its group, looked up in the layout's book.
 enum class CodeForm { kMiddle, kZeros, kBook };
 
+// Which scales and minima stand beside which codes: no others are written (device/cpu/narrow_panel.cpp), and
+// none are looked for.
+constexpr bool has_float_scales(CodeForm form) { return form == CodeForm::kBook; }  // levels, exponents
+constexpr bool may_have_factors(CodeForm form) { return form != CodeForm::kZeros; }
+constexpr bool may_have_minima(CodeForm form) { return form == CodeForm::kMiddle; }
+
 // What `number` takes off codes without zeros, which with minima is given back.
 constexpr int narrow_middle(int bits) { return bits == 8 ? 0 : 1 << (bits - 1); }
 
@@ -174,26 +180,31 @@ LLMQ_INLINE typename V::F narrow_level(const unsigned char* at) {
   return V::from_bits(V::template left<20>(V::load_u8(at)));
 }
 
-template <class V>
+template <class V, CodeForm Form>
 LLMQ_INLINE typename V::F narrow_scale(const NarrowGroup& group, int64_t n) {
   const ScaleFormat format = group.layout->scales;
-  if (format == ScaleFormat::kLevels)
-    return V::mul(narrow_level<V>(group.at + n), V::set(group.layout->level_unit));
-  if (format == ScaleFormat::kExponents)  // 2^-127 is no normal number
-    return V::from_bits(V::maxi(V::template left<23>(V::load_u8(group.at + n)), V::seti(1 << 22)));
-  if (format == ScaleFormat::kFactors)
-    return V::mul(V::load_f16(group.factors + 2 * n), V::to_f32(V::load_i8(group.at + n)));
-  if (format == ScaleFormat::kNibbles)
-    return V::mul(V::load_f16(group.factors + 2 * n),
-                  V::to_f32(V::template field<0, 15>(V::load_u8(group.at + n))));
+  if constexpr (has_float_scales(Form)) {
+    if (format == ScaleFormat::kLevels)
+      return V::mul(narrow_level<V>(group.at + n), V::set(group.layout->level_unit));
+    if (format == ScaleFormat::kExponents)  // 2^-127 is no normal number
+      return V::from_bits(V::maxi(V::template left<23>(V::load_u8(group.at + n)), V::seti(1 << 22)));
+  }
+  if constexpr (may_have_factors(Form))
+    if (format == ScaleFormat::kFactors)
+      return V::mul(V::load_f16(group.factors + 2 * n), V::to_f32(V::load_i8(group.at + n)));
+  if constexpr (may_have_minima(Form))
+    if (format == ScaleFormat::kNibbles)
+      return V::mul(V::load_f16(group.factors + 2 * n),
+                    V::to_f32(V::template field<0, 15>(V::load_u8(group.at + n))));
   return narrow_number<V>(group.at, format, n);
 }
 
 // Of float32 compute.
-template <class V>
+template <class V, CodeForm Form>
 LLMQ_INLINE typename V::F narrow_exact_scale(const NarrowGroup& group, int64_t n) {
   const NarrowLayout& layout = *group.layout;
-  if (layout.scales != ScaleFormat::kLevels) return narrow_scale<V>(group, n);
+  if (!has_float_scales(Form) || layout.scales != ScaleFormat::kLevels)
+    return narrow_scale<V, Form>(group, n);
   const auto level = V::mul(narrow_level<V>(group.at + n), V::set(0x1p120f)), global = V::set(layout.global);
   return layout.divides ? V::div(level, global) : V::mul(level, global);
 }

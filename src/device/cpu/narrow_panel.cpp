@@ -43,13 +43,15 @@ float level_unit(const QuantizedMatrix& matrix) {
   return std::isnormal(unit) && unit > 0 ? unit : 0;
 }
 
-ScaleFormat format_of_scales(const QuantizedMatrix& matrix) {
+// Of codes of a book, or of integers with or without zeros (kernels/cpu/ops/narrow_codes.h: what kernels look
+// for beside each).
+ScaleFormat format_of_scales(const QuantizedMatrix& matrix, bool book, bool zeros) {
   const ScaleForm form = matrix.scheme.scale_form();
-  if (form == ScaleForm::kTwoLevel && level_unit(matrix) > 0 && are_levels(matrix))
+  if (book && form == ScaleForm::kTwoLevel && level_unit(matrix) > 0 && are_levels(matrix))
     return ScaleFormat::kLevels;
-  if (form == ScaleForm::kExponent && are_powers_of_two(matrix)) return ScaleFormat::kExponents;
+  if (book && form == ScaleForm::kExponent && are_powers_of_two(matrix)) return ScaleFormat::kExponents;
   const ScaleFactors& factors = matrix.factors;
-  if (factors.together > 0 && matrix.groups() % factors.together == 0) {
+  if (!zeros && factors.together > 0 && matrix.groups() % factors.together == 0) {
     const auto is_nibble = [](auto value) { return value >= 0 && value < 16; };
     return !matrix.minima.empty() && std::all_of(factors.s.begin(), factors.s.end(), is_nibble) &&
                    std::all_of(factors.t.begin(), factors.t.end(), is_nibble)
@@ -269,7 +271,7 @@ NarrowForm narrow_form(const QuantizedMatrix& matrix) {
   layout.bits = form.book ? 4 : stored_bits(matrix);
   layout.minima = !matrix.minima.empty();
   layout.zeros = !matrix.scheme.symmetric && !layout.minima;
-  layout.scales = format_of_scales(matrix);
+  layout.scales = format_of_scales(matrix, form.book.has_value(), layout.zeros);
   layout.groups = matrix.groups();
   layout.group = (matrix.group() + kNarrowBlock - 1) / kNarrowBlock * kNarrowBlock;
   if (layout.has_factors()) layout.together = matrix.factors.together;
