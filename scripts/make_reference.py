@@ -123,7 +123,7 @@ def wrapped(text, first="", rest=""):
 
 def code_spans(text):
     """Flags and hub-like names stay words; what Markdown would read as markup is put into a code span."""
-    return re.sub(r"(?<![`\w])(--[a-z][\w-]*|[^\s(`]*[<>_*][^\s),`]*)", r"`\1`", text)
+    return re.sub(r"(?<![`\w])(--[a-z][\w-]*|[^\s(`]*[<>_*][^\s),;`]*)", r"`\1`", text)
 
 
 def options(lines):
@@ -131,7 +131,8 @@ def options(lines):
     found = []
     for line in lines:
         if re.match(r"  \S", line):
-            fits = len(line) > COLUMN and line[COLUMN - 1] == " "
+            head = line[:COLUMN]  # words that are too long for it stand alone, and may have a space there
+            fits = len(line) > COLUMN and head[-1] == " " and head.count("[") == head.count("]")
             words, about = (line[:COLUMN], line[COLUMN:]) if fits else (line, "")
             found.append([words.strip(), about.strip()])
         elif found:
