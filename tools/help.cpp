@@ -4,9 +4,9 @@ namespace llmq::tools {
 namespace {
 
 constexpr char kAbout[] =
-    "llmq turns an FP16 or BF16 language model into a packed INT4 or INT8 checkpoint\n"
-    "that vLLM, Transformers and GPTQModel load unchanged, and proves that it is still\n"
-    "the same model.";
+    "llmq turns an FP16 or BF16 language model into a packed INT4, INT8, FP8 or FP4\n"
+    "checkpoint that vLLM, Transformers, GPTQModel and llama.cpp load unchanged, and\n"
+    "proves that it is still the same model.";
 
 constexpr char kFooter[] =
     "\nA first run:\n"

@@ -126,7 +126,7 @@ int run(const QuantizeOptions& options, const Session& session) {
 void add_quantize(CLI::App& app, Session& session) {
   auto options = std::make_shared<QuantizeOptions>();
   CLI::App* command = declare_command(
-      app, "quantize", "Turn a checkpoint into a packed INT4 or INT8 one",
+      app, "quantize", "Turn a checkpoint into a packed INT4, INT8, FP8 or FP4 one",
       "  llmq quantize --method awq --recipe recipes/qwen32b.yaml\n"
       "  llmq quantize --method awq --model DIR --output out/model-awq --set scheme=w4a16_g64_asym\n"
       "  llmq quantize --method awq,gptq --model DIR --output out/model-best --set scheme=w4a16_g64_asym\n"
