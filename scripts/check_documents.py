@@ -3,7 +3,7 @@
 
     check_documents.py [PROGRAM] [--root DIR]
 
-- A line of Markdown has at most 100 columns, a row of a table at most 160.
+- A line of Markdown has at most 100 columns, a row of a table at most 160; a page of docs/adr 80 lines.
 - A relative link leads to a file of the repository, and an anchor to one of its headings.
 - A file of the repository that a document names in `backticks`, and a document that any document or
   source file names, are there.
@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
-WIDTH, ROW_WIDTH = 100, 160
+WIDTH, ROW_WIDTH, DECISION_LINES = 100, 160, 80
 SOURCES = ("src", "kernels", "tools", "tests", "scripts", "cmake", "recipes", "packaging", ".ci")
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".txt", ".cmake", ".yaml", ".in", ""}
 DOCUMENT = re.compile(r"(?<!'s )(?<![\w/.-])docs/(?:adr/\d{4}[\w.-]*|[\w/-]+\.md)")
@@ -86,6 +86,13 @@ def wide_lines(page):
         most = ROW_WIDTH if line.lstrip().startswith("|") else WIDTH
         if len(line) > most:
             yield number, f"{len(line)} columns; there is room for {most}"
+
+
+def long_decision(page):
+    """A decision that needs more lines is two, or has what belongs to another page."""
+    lines = len(page.lines) - (page.lines[-1] == "")
+    if page.path.parent == root / "docs" / "adr" and lines > DECISION_LINES:
+        yield lines, f"{lines} lines; a decision has {DECISION_LINES} at most"
 
 
 def swallowed_commands(page):
@@ -259,7 +266,7 @@ def main():
     faults = [(path, number, text) for path, number, text in missing_documents()]
     commands = 0
     for path, page in pages.items():
-        found = [*wide_lines(page), *swallowed_commands(page)]
+        found = [*wide_lines(page), *long_decision(page), *swallowed_commands(page)]
         found += [*broken_links(page, pages), *missing_files(page)]
         for number, line, whole in command_lines(page) if program else []:
             commands += 1

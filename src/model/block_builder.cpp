@@ -134,7 +134,7 @@ void BlockBuilder::latent_attention(NormId before, LatentAttentionSpec mixer) {
   block_.sublayers.push_back(std::move(part));
 }
 
-// SmoothQuant's scales cost mixtures more than they give (docs/adr/0020-mixture-of-experts.md).
+// SmoothQuant's scales cost mixtures more than they give (docs/adr/0026-calibrating-experts.md).
 void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer, std::optional<NormId> after) {
   if (before) producer(mixer.input, NormGain{*before});
   at(mixer.input).smoothed = false;

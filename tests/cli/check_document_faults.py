@@ -68,6 +68,7 @@ README.md:15: 'quantise' is no command of llmq
 README.md:16: --set of llmq quantize has no value
 README.md:21: llmq has no --jsn
 README.md:26: a command behind a list is prose: put it between fences
+@/adr/0003-long.md:81: 81 lines; a decision has 80 at most
 scripts/run.sh:1: there is no @/gone.md
 """
 
@@ -80,7 +81,8 @@ def main():
             "README.md": README,
             "@/reference/recipe.md": "| `a.b` | text |\n",
             "@/page.md": "# Page\n\n## Two words\n",
-            "@/adr/0001-first.md": "# First\n",
+            "@/adr/0001-first.md": "# First\n" + "-\n" * 79,
+            "@/adr/0003-long.md": "# Long\n" + "-\n" * 80,
             "scripts/run.sh": "# @/gone.md, @/page.md, ggml's @/other.md\n",
             "build/README.md": "x" * 200 + "\n",
             "program": PROGRAM,
