@@ -9,7 +9,7 @@ namespace llmq::tools {
 void add_convert(CLI::App& app, Session& session) {
   auto options = std::make_shared<Conversion>();
   CLI::App* command =
-      declare_command(app, "convert", "Change the container of a checkpoint, exactly or not at all",
+      declare_command(app, "convert", "Change the container of a checkpoint, or the type of its numbers",
                       "  llmq convert model.gguf out/model --dtype bf16\n"
                       "  llmq convert DIR out/model-q4_k_m.gguf --to gguf --dtype q4_k_m\n"
                       "  llmq convert out/model-awq out/model-awq-f32 --to safetensors --dtype f32\n"
