@@ -47,7 +47,7 @@ MEANINGS = {
     "overrides": "a list of `{match, scheme}`: another scheme for the linears that match, of any form",
     "vision": "round the vision tower beside a decoder, too: `w8a16`; left out: it stays as it is",
     "target_bits": "mixed precision: stored bits per weight that may be spent",
-    "mixed.bits": "candidates; 16 is left dense",
+    "mixed.bits": "candidates; 16 is left dense; left out: 4, 8 and 16, as far as the format mixes them",
     "mixed.schemes": "whole schemes as candidates, in place of `mixed.bits` and `scheme`; `dense` is left dense",
     "mixed.samples": "samples of the measuring pass",
     "awq.grid": "steps of the scale search",
