@@ -34,7 +34,7 @@ MEANINGS = {
     "output.keep": "versions that are kept; left out: all",
     "shard_bytes": "most bytes of a shard of the output; left out: 5000000000",
     "method": "one method, or a list that is applied in order",
-    "scheme": "what the bits of a weight mean",
+    "scheme": "what the bits of a weight mean; left out: 4 bits, inputs as they are; of a GGUF `q4_k_m`",
     "format": "how codes lie in files",
     "calibration.text": "`builtin:c4`, `builtin:code`, `builtin:technical` or files; one or a list",
     "calibration.samples": "samples",
