@@ -28,6 +28,11 @@ class PlainFormatter : public CLI::Formatter {
     return " " + option->get_type_name() +
            (option->get_items_expected_max() > 1 && option->get_expected_max() > 1 ? " ..." : "");
   }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::string left_out = option->get_default_str();
+    if (left_out.starts_with('[')) left_out = left_out.substr(1, left_out.size() - 2);  // a list
+    return option->get_description() + (left_out.empty() ? "" : "; default " + left_out);
+  }
   std::string make_usage(const CLI::App* app, std::string name) const override {
     std::string usage =
         "Usage: " + (app->get_parent() ? app->get_parent()->get_name() + " " + app->get_name() : name);
