@@ -3,6 +3,7 @@
 #include "calibration/input_stats.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "calibration/joined_sums.h"
 
 namespace llmq {
 namespace {
@@ -97,7 +99,7 @@ void StatsCollector::add(GramSquare& square, const TensorView& x, std::int64_t b
   summed_ += wanted;
 }
 
-InputStats StatsCollector::finish() {
+InputStats StatsCollector::finish(Ranks& ranks) {
   for (auto& [backend, total] : totals_) {
     if (total) total->read(gram_);
     total.reset();
@@ -106,15 +108,19 @@ InputStats StatsCollector::finish() {
     Log::get().warn(fmt::format(
         "the sum of an input of {} channels lacks more than was planned for: its memory lies above the plan",
         channels_));
+  std::array<std::int64_t, 2> rows = {seen_, summed_};
+  add_up(rows, ranks);
+  const auto [seen, summed] = rows;
   InputStats stats(0);
   stats.channels_ = channels_;
-  stats.tokens_ = seen_;
-  stats.triangle_ = std::move(gram_).round();
-  const ZeroedNumbers<double> magnitudes = std::move(magnitudes_).round();
+  stats.tokens_ = seen;
+  stats.triangle_ = summed == 0 ? std::move(gram_).round() : round_together(std::move(gram_), ranks);
+  const ZeroedNumbers<double> magnitudes = round_together(std::move(magnitudes_), ranks);
   stats.absolute_sum_.assign(magnitudes.begin(), magnitudes.end());
   stats.absolute_max_ = std::move(absolute_max_);
-  if (summed_ == seen_ || summed_ == 0) return stats;
-  const double share = static_cast<double>(seen_) / static_cast<double>(summed_);
+  take_largest(stats.absolute_max_, ranks);
+  if (summed == seen || summed == 0) return stats;
+  const double share = static_cast<double>(seen) / static_cast<double>(summed);
   for (double& sum : stats.triangle_) sum *= share;
   return stats;
 }

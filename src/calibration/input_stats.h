@@ -6,7 +6,7 @@
 // An input comes chunk by chunk. The backend sums a chunk's products in FP32, kGramChunkRows rows at most,
 // and its magnitudes in FP64; the sum over chunks is their real sum, rounded once (tensor/exact_sums.h). So
 // the bits depend on how rows are cut into chunks, and not on threads, on devices or on which chunk is
-// first. save() and load() round-trip exactly.
+// first, nor on ranks that see some of the chunks each. save() and load() round-trip exactly.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -20,6 +20,7 @@
 #include "base/zeroed_numbers.h"
 #include "device/backend.h"
 #include "device/gram_total.h"
+#include "ranks/ranks.h"
 #include "tensor/exact_sums.h"
 
 namespace llmq {
@@ -83,7 +84,8 @@ class StatsCollector {
   // x [T, channels] on the square's device, F32 or BF16, rows before, before + 1, ... of the input. Whoever
   // adds at once has a square and a backend of its own.
   void add(GramSquare& square, const TensorView& x, std::int64_t before);
-  InputStats finish();
+  // What all ranks collected of the input, on each of them (calibration/joined_sums.h).
+  InputStats finish(Ranks& ranks = alone());
 
  private:
   GramTotal* total_on(Backend& backend);

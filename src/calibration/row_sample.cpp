@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "calibration/joined_sums.h"
+
 namespace llmq {
 
 RowSample::RowSample(std::int64_t tokens, std::int64_t channels, std::int64_t wanted) : channels_(channels) {
@@ -30,6 +32,8 @@ void RowSample::add(Backend& backend, const TensorView& x, std::int64_t first) {
                                           static_cast<std::size_t>(channels_)));
   }
 }
+
+void RowSample::join(Ranks& ranks) { join_known(values_, ranks); }
 
 void RowSample::divide_channels(std::span<const float> s) {
   for (std::size_t i = 0; i < values_.size(); ++i) values_[i] /= s[i % s.size()];

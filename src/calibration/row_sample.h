@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "ranks/ranks.h"
 
 namespace llmq {
 
@@ -21,6 +22,8 @@ class RowSample {
   RowSample(std::int64_t tokens, std::int64_t channels, std::int64_t wanted = kWanted);
   // x [T, channels] on the backend's device, F32 or BF16: rows `first`, first + 1, ... of all.
   void add(Backend& backend, const TensorView& x, std::int64_t first);
+  // Of ranks each of which saw other rows of the same: all of them, on every rank.
+  void join(Ranks& ranks);
   void divide_channels(std::span<const float> s);
 
   std::int64_t rows() const {

@@ -9,6 +9,8 @@
 #include "export/formats/output_format.h"
 #include "job/card_header.h"
 #include "job/job_identity.h"
+#include "quant/pipeline/activation_stream.h"
+#include "quant/plan/plan.h"
 
 namespace llmq {
 namespace {
@@ -41,14 +43,34 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
 
 void QuantizeJob::check_shared() const {
   const PlanOutline plan = form().outline();
-  const bool file = is_one_file(plan.format);
-  if (!file && !plan.calibrates) return;
-  fail(ErrorKind::kUnsupported,
-       {file ? kFileOfOneRank
-             : plan.method +
-                   " calibrates here, and ranks do not share calibration yet: each would do all of it",
-        request_.recipe.source, file ? "format" : "method",
-        "start one process; what several can share is rounding (rtn) into a directory"});
+  if (is_one_file(plan.format))
+    fail(ErrorKind::kUnsupported, {kFileOfOneRank, request_.recipe.source, "format",
+                                   "start one process; what several can share is a directory"});
+  if (plan.chooses_bits)
+    fail(ErrorKind::kUnsupported,
+         {"target_bits measures every candidate on samples, and ranks do not share that: each would do all",
+          request_.recipe.source, "target_bits",
+          "start one process, or say every linear's scheme in overrides, as that one's report has them"});
+}
+
+// Samples are dealt by whole chunks.
+void QuantizeJob::check_samples() const {
+  const CalibrationSet& calibration = planned_.calibration();
+  const std::int64_t ranks = settings_.ranks().size();
+  if (calibration.samples.empty()) return;
+  const auto samples = static_cast<std::int64_t>(calibration.samples.size()),
+             length = static_cast<std::int64_t>(calibration.samples.front().size()),
+             chunk = calibration_chunk(request_.recipe, model_.spec),
+             chunks = chunk_count(samples, length, chunk);
+  if (ranks <= chunks) return;
+  fail(ErrorKind::kUsage,
+       {fmt::format(
+            "{} ranks are more than the {} chunk{} that the {} calibration samples are dealt in, of up "
+            "to {} tokens each",
+            ranks, chunks, chunks == 1 ? "" : "s", samples, chunk),
+        request_.recipe.source, "calibration.samples",
+        fmt::format("start at most {} of them, or take at least {} samples", chunks,
+                    (ranks - 1) * (chunk / length) + 1)});
 }
 
 OutputTarget QuantizeJob::target() const {
@@ -94,6 +116,7 @@ JobPreview QuantizeJob::preview() {
 
 std::vector<Fact> QuantizeJob::facts() {
   planned_.calibrate();
+  check_samples();
   identify();
   return job_facts(outcome_.facts.job);
 }

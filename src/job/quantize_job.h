@@ -58,6 +58,7 @@ class QuantizeJob {
  private:
   OutputTarget target() const;
   void check_shared() const;
+  void check_samples() const;
   void identify();
   std::optional<PublishedOutput> find_unchanged();
   void count_traffic(std::uint64_t written_before);

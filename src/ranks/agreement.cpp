@@ -148,6 +148,15 @@ void begin_together(Ranks& ranks, const std::function<void()>& prepare) {
   begin_together(ranks, prepare, [] { return std::vector<Fact>(); });
 }
 
+void find_together(Ranks& ranks, const std::function<void()>& look) {
+  try {
+    look();
+  } catch (const Error& error) {
+    if (ranks.size() == 1) throw;
+    throw RanksRefused(error.kind(), error.detail());
+  }
+}
+
 void first_begins(Ranks& ranks, const std::function<void()>& prepare) {
   begin_together(ranks, [&] {
     if (ranks.rank() == 0) prepare();

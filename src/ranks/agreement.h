@@ -19,7 +19,8 @@ struct Fact {
   std::string hint;   // what would do where it differs
 };
 
-// Thrown on every rank alike where they do not begin: what rank 0 prints, and the others' exit code.
+// Thrown on every rank alike, where they do not begin or find that they cannot go on: what rank 0 prints, and
+// the others' exit code.
 class RanksRefused : public Error {
  public:
   using Error::Error;
@@ -39,5 +40,8 @@ void begin_together(Ranks& ranks, const std::function<void()>& prepare,
 void begin_together(Ranks& ranks, const std::function<void()>& prepare);
 // What rank 0 alone prepares for all.
 void first_begins(Ranks& ranks, const std::function<void()>& prepare);
+
+// A look at what all ranks have alike, so that it ends alike on each: its Error as RanksRefused.
+void find_together(Ranks& ranks, const std::function<void()>& look);
 
 }  // namespace llmq

@@ -86,11 +86,13 @@ void MpiRanks::in_pieces(std::span<Element> all, const Call& call) {
 }
 
 void MpiRanks::sum_to(int owner, std::span<std::int64_t> values) {
+  if (rank_ != owner) count(values.size_bytes());
   in_pieces(values,
             [&](std::span<std::int64_t> part) { return table_.sum_to(owner, part.data(), part.size()); });
 }
 
 void MpiRanks::broadcast(int from, std::span<std::byte> bytes) {
+  if (rank_ != from) count(bytes.size());
   in_pieces(bytes,
             [&](std::span<std::byte> part) { return table_.broadcast(from, part.data(), part.size()); });
 }
@@ -98,6 +100,7 @@ void MpiRanks::broadcast(int from, std::span<std::byte> bytes) {
 std::vector<RankBytes> MpiRanks::gather(int owner, std::span<const std::byte> bytes) {
   std::uint64_t size = bytes.size();
   if (rank_ != owner) {
+    count(bytes.size());
     check(table_.send(owner, &size, sizeof(size)));
     in_pieces(bytes,
               [&](std::span<const std::byte> part) { return table_.send(owner, part.data(), part.size()); });

@@ -20,13 +20,18 @@ std::string broadcast_text(Ranks& ranks, int from, std::string_view text) {
   return said;
 }
 
-std::vector<Json> gathered_items(Ranks& ranks, const Json& list) {
+std::vector<std::vector<Json>> gathered_lists(Ranks& ranks, const Json& list) {
   const std::string own = list.dump();
+  std::vector<std::vector<Json>> all;
+  for (const RankBytes& bytes : ranks.gather(0, std::as_bytes(std::span(own))))
+    all.push_back(Json::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "a rank").items());
+  return all;
+}
+
+std::vector<Json> gathered_items(Ranks& ranks, const Json& list) {
   std::vector<Json> all;
-  for (const RankBytes& bytes : ranks.gather(0, std::as_bytes(std::span(own)))) {
-    Json theirs = Json::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "a rank");
-    std::move(theirs.items().begin(), theirs.items().end(), std::back_inserter(all));
-  }
+  for (std::vector<Json>& theirs : gathered_lists(ranks, list))
+    std::move(theirs.begin(), theirs.end(), std::back_inserter(all));
   return all;
 }
 

@@ -33,9 +33,18 @@ class Ranks {
   // At `owner` what each rank gave, by rank; elsewhere nothing. Any number of bytes on any rank.
   virtual std::vector<RankBytes> gather(int owner, std::span<const std::byte> bytes) = 0;
   virtual void barrier() = 0;
+  // Bytes of this rank's messages so far: each counts once, where a sum or a gathering takes it from and
+  // where a broadcast brings it to. Added up over the ranks: what the network carried, but for lengths.
+  std::uint64_t traffic() const { return traffic_; }
   // How much of this process's memory was taken when the ranks were joined, measured; 0 of ranks without a
   // library of their own.
   virtual std::uint64_t joining_bytes() const { return 0; }
+
+ protected:
+  void count(std::size_t bytes) { traffic_ += bytes; }
+
+ private:
+  std::uint64_t traffic_ = 0;
 };
 
 // This process alone: nothing is waited for, and nothing is copied but what gather() returns.
@@ -57,7 +66,8 @@ inline Ranks& or_alone(Ranks* given) { return given == nullptr ? alone() : *give
 
 // The text of rank `from`, on every rank, whatever `text` is on the others.
 std::string broadcast_text(Ranks& ranks, int from, std::string_view text);
-// The items of each rank's list, rank by rank, at rank 0; elsewhere nothing.
+// The list of each rank, by rank, at rank 0; elsewhere nothing. And the items of all of them, rank by rank.
+std::vector<std::vector<Json>> gathered_lists(Ranks& ranks, const Json& list);
 std::vector<Json> gathered_items(Ranks& ranks, const Json& list);
 // The largest of what the ranks give, on every rank.
 std::int64_t most_of(Ranks& ranks, std::int64_t own);

@@ -92,6 +92,8 @@ class ThreadRank final : public Ranks {
           values[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(values[i]) +
                                                 static_cast<std::uint64_t>(theirs[i]));
       }
+    else
+      count(values.size_bytes());
     meeting_.meet();
   }
 
@@ -101,6 +103,7 @@ class ThreadRank final : public Ranks {
     if (rank_ != from) {
       const auto* theirs = static_cast<const std::byte*>(meeting_.of(from).data);
       std::copy_n(theirs, bytes.size(), bytes.begin());
+      count(bytes.size());
     }
     meeting_.meet();
   }
@@ -112,6 +115,7 @@ class ThreadRank final : public Ranks {
       const auto* theirs = static_cast<const std::byte*>(meeting_.of(other).data);
       all.emplace_back(theirs, theirs + meeting_.of(other).bytes);
     }
+    if (rank_ != owner) count(bytes.size());
     meeting_.meet();
     return all;
   }

@@ -91,12 +91,16 @@ void ExactSums::keep(std::span<const Residue> residues) {
   residues_.insert(residues_.end(), residues.begin(), residues.end());
 }
 
+std::vector<Residue> ExactSums::take_sorted() {
+  std::sort(residues_.begin(), residues_.end(),
+            [](const Residue& a, const Residue& b) { return a.place < b.place; });
+  return std::exchange(residues_, {});
+}
+
 // visit(total, the expansion of it and its residues) of each place that has some and is finite; they go.
 template <class Visit>
 void ExactSums::each_place(const Visit& visit) {
-  std::sort(residues_.begin(), residues_.end(),
-            [](const Residue& a, const Residue& b) { return a.place < b.place; });
-  const std::vector<Residue> sorted = std::exchange(residues_, {});
+  const std::vector<Residue> sorted = take_sorted();
   Expansion sum;
   for (std::size_t at = 0; at < sorted.size();) {
     const std::uint64_t place = sorted[at].place;
@@ -124,6 +128,19 @@ void ExactSums::trim() {
 
 ZeroedNumbers<double> ExactSums::round() && {
   each_place([](std::uint64_t, double& total, const Expansion& sum) { total = sum.rounded(); });
+  return std::move(totals_);
+}
+
+ZeroedNumbers<double> ExactSums::round(std::size_t places, const RoundBand& round_band) && {
+  std::vector<Residue> sorted = take_sorted();
+  std::span<Residue> left = sorted;
+  for (std::size_t first = 0; first < size(); first += places) {
+    const std::size_t count = std::min(places, size() - first);
+    std::size_t own = 0;
+    while (own < left.size() && left[own].place < first + count) left[own++].place -= first;
+    round_band({totals_.data() + first, count}, left.first(own));
+    left = left.subspan(own);
+  }
   return std::move(totals_);
 }
 

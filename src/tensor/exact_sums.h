@@ -13,6 +13,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -48,6 +49,10 @@ class ExactSums {
   std::size_t residues() const { return residues_.size(); }
   bool outgrown() const { return outgrown_; }  // whether the list was larger than its room when merged
   ZeroedNumbers<double> round() &&;
+  // The same by the caller, so many places at a time: totals[i] is to become what its place is rounded to.
+  // The residues lie at places of this band, in rising order.
+  using RoundBand = std::function<void(std::span<double> totals, std::span<const Residue> residues)>;
+  ZeroedNumbers<double> round(std::size_t places, const RoundBand& round_band) &&;
 
   // How many residues a list for so many places has room for.
   static std::size_t room_for(std::size_t count);
@@ -56,6 +61,7 @@ class ExactSums {
  private:
   template <class From, class Run>
   void add_runs(std::size_t first, std::span<const From> values, const Run& run);
+  std::vector<Residue> take_sorted();
   template <class Visit>
   void each_place(const Visit& visit);
 

@@ -164,16 +164,31 @@ for name, words in {"rounding": rounding, "a conversion": converting}.items():
     verified = run([program, "verify", os.path.join(work, one + "-3")])
     expect(verified.returncode == 0 and not os.path.exists(os.path.join(work, one + "-3.unfinished")), f"{name}: the output is whole, by its manifest", said(verified))
 digest = json.loads(run(rounding("rounding-1")).stdout)["digest"]
-result = run([mpiexec, "-n", "2", *("awq" if word == "rtn" else word for word in rounding("awq", "--quiet"))])
-expect(refused(result, "awq calibrates here", "rounding (rtn) into a directory") and "rank 1" not in said(result), "calibration is refused, once", said(result))
+
+
+# Calibration: three chunks of samples, the last of one sample.
+def calibrated(output, threads="1", samples="65"):
+    words = [word for key in ("shard_bytes=60000", f"calibration.samples={samples}", "calibration.sequence_length=128") for word in ("--set", key)]
+    return [program, "quantize", "--method", "gptq", "--model", model, "--output", os.path.join(work, output), *words, "--threads", threads, "--json"]
+
+
+of_one = run(calibrated("calibrated-1"))
+expect(of_one.returncode == 0, "a calibrated job of one process", said(of_one))
+for count, threads in ((2, "2"), (3, "1")):
+    shared = run([mpiexec, "-n", str(count), *calibrated(f"calibrated-{count}", threads)])
+    expect(shared.returncode == 0 and json.loads(shared.stdout)["digest"] == json.loads(of_one.stdout)["digest"],
+           f"calibration: the bytes of {count} ranks of {threads} threads are those of one process", said(of_one) + said(shared))
+result = run([mpiexec, "-n", "3", *calibrated("few", samples="33")])
+expect(refused(result, "3 ranks are more than the 2 chunks", "at least 65 samples") and "rank 1" not in said(result), "more ranks than chunks of samples are refused, once",
+       said(result))
 result = apart(rounding("here", "--quiet"), rounding("there", "--quiet"))
 expect(refused(result, "rank 1 (", "does not see the output directory that rank 0 writes to"), "an output directory of each rank's own is refused", said(result))
-expect(not [name for name in os.listdir(work) if name.startswith(("here", "there", "awq"))], "what is refused leaves nothing", str(os.listdir(work)))
+expect(not [name for name in os.listdir(work) if name.startswith(("here", "there", "few"))], "what is refused leaves nothing", str(os.listdir(work)))
 
 # A rank is killed as soon as there is a journal, whatever has been done by then; others go on with the same command.
-for killed, count in (("1", 3), ("0", 2)):
+for killed, count, words, expected in (("1", 3, rounding, digest), ("0", 2, rounding, digest), ("2", 3, calibrated, json.loads(of_one.stdout)["digest"])):
     output = os.path.join(work, "killed-" + killed)
-    running = started([mpiexec, "-n", str(count), *rounding("killed-" + killed)])
+    running = started([mpiexec, "-n", str(count), *words("killed-" + killed)])
     while running.poll() is None and not os.path.exists(output + ".unfinished/journal") and not os.path.exists(output):
         time.sleep(0.002)
     for number, variables in of_this_check().items():
@@ -183,10 +198,11 @@ for killed, count in (("1", 3), ("0", 2)):
         running.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
         end(running)
-        expect(False, f"rank {killed} is killed while it rounds, and the job ends within {SECONDS} s")
-    expect(not os.path.exists(output) or json.load(open(os.path.join(output, "report.json")))["digest"] == digest, "no half of an output has its name")
-    result = run(rounding("killed-" + killed) if killed == "1" else [mpiexec, "-n", "4", *rounding("killed-" + killed)])
-    expect(result.returncode == 0 and json.loads(result.stdout)["digest"] == digest, f"rank {killed} of {count} is killed while it rounds, and others end with the same bytes", said(result))
+        expect(False, f"rank {killed} is killed at work, and the job ends within {SECONDS} s")
+    expect(not os.path.exists(output) or json.load(open(os.path.join(output, "report.json")))["digest"] == expected, "no half of an output has its name")
+    others = {"1": [], "0": [mpiexec, "-n", "4"], "2": [mpiexec, "-n", "2"]}[killed]
+    result = run([*others, *words("killed-" + killed)])
+    expect(result.returncode == 0 and json.loads(result.stdout)["digest"] == expected, f"rank {killed} of {count} is killed at work, and others end with the same bytes", said(result))
 
 # All begin or none, and one sentence says why.
 copy = os.path.join(work, "copy")

@@ -51,7 +51,8 @@ ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const Directo
       target_(target),
       ranks_(ranks_of(target)),
       header_format_(contents.header_format),
-      parameters_(contents.parameters) {
+      parameters_(contents.parameters),
+      records_(ranks_) {
   target_.directory = tidy_path(target.directory);
   std::string probe;
   first_begins(ranks_, [&] {
@@ -233,20 +234,14 @@ std::function<void()> ModelDirectory::begin_commit(const Json& findings) {
           record = Json::object({{"tensors", std::move(tensors)}, {"findings", findings}})] {
     sync();
     if (ranks_.size() == 1) return place_->add_block(record);
-    const std::lock_guard lock(synced_mutex_);
-    synced_.push_back(record);
+    records_.add(record);
   };
 }
 
-std::vector<Json> ModelDirectory::share_committed() {
+std::vector<Json> ModelDirectory::share_committed(Committed what) {
   std::vector<Json> findings;
   if (ranks_.size() == 1) return findings;
-  Json own = Json::array();
-  {
-    const std::lock_guard lock(synced_mutex_);
-    std::swap(own, synced_);
-  }
-  for (const Json& record : gathered_items(ranks_, own)) {
+  for (const Json& record : records_.take(what)) {
     place_->add_block(record);
     findings.push_back(record.at("findings"));
   }

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -28,6 +27,7 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "export/output/model_writer.h"
+#include "export/output/shared_records.h"
 #include "export/output/unfinished_output.h"
 #include "io/safetensors.h"
 
@@ -63,7 +63,7 @@ class ModelDirectory {
   bool writes(const std::string& name) const;
   bool lacks(const std::string& name) const;
   Ranks& ranks() const { return ranks_; }
-  std::vector<Json> share_committed();  // as ModelWriter's
+  std::vector<Json> share_committed(Committed what);  // as ModelWriter's
 
   // Error(kInternal) for a tensor that was not declared, of another type or shape, or given twice; of several
   // ranks, for one of another's shard.
@@ -118,8 +118,7 @@ class ModelDirectory {
   std::vector<Path> shard_paths_;
   std::vector<Json> committed_;
   std::map<std::string, std::string> uncommitted_;  // SHA-256 of tensors given since, by name
-  std::mutex synced_mutex_;
-  Json synced_ = Json::array();  // records of what is on the disk, for rank 0's journal
+  SharedRecords records_;                           // of what is on the disk
   std::uint64_t bytes_ = 0, tensor_bytes_ = 0;
   std::vector<NamedDigest> digests_;  // of the files written, in that order
   std::string digest_;

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/sha256.h"
 #include "export/output/packed_writer.h"
 #include "export/output/stack_assembly.h"
 #include "io/gguf.h"
@@ -44,7 +43,7 @@ class DirectoryWriter : public ModelWriter {
   std::vector<Json> committed() const override { return directory_.committed(); }
   Ranks& ranks() const override { return directory_.ranks(); }
   bool writes(const std::string& tensor) const override { return directory_.writes(name_of(tensor)); }
-  std::vector<Json> share_committed() override { return directory_.share_committed(); }
+  std::vector<Json> share_committed(Committed what) override { return directory_.share_committed(what); }
   Checkpoint written() const override { return directory_.written(config_); }
   std::string complete() override { return directory_.complete(config_); }
   Path directory() const override { return directory_.files(); }
@@ -96,6 +95,7 @@ class PackedWriter final : public DirectoryWriter {
         (!planned->second.column_groups && !matrix.column_group.empty()) ||
         (!format_.dense && !matrix.kept_columns.empty()))
       fail(ErrorKind::kInternal, {"a weight was not quantized as declared", {}, module, {}});
+    if (!is_written_here(module)) return;  // another rank's alone
     std::vector<PackedTensor> packed = format_.pack(planned->second, matrix);
     if (stacks_) packed = stacks_->add(module, packed);
     // What lies in another rank's shard is that one's to give, which quantizes the weight, too.
@@ -110,10 +110,7 @@ class PackedWriter final : public DirectoryWriter {
                        tensor.bytes);
   }
   bool lacks_module(const std::string& module) const override {
-    const std::vector<TensorDeclaration> tensors =
-        stacks_ ? stacks_->declarations_of(module) : format_.declare(planned_.at(module));
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [&](const TensorDeclaration& tensor) { return directory_.lacks(tensor.name); });
+    return any_of_its_tensors(module, [&](const std::string& name) { return directory_.lacks(name); });
   }
   std::string complete() override {
     std::vector<std::pair<std::string, std::string>> copy;
@@ -131,6 +128,17 @@ class PackedWriter final : public DirectoryWriter {
   }
 
  private:
+  template <class Is>
+  bool any_of_its_tensors(const std::string& module, const Is& is) const {
+    const std::vector<TensorDeclaration> tensors =
+        stacks_ ? stacks_->declarations_of(module) : format_.declare(planned_.at(module));
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const TensorDeclaration& tensor) { return is(tensor.name); });
+  }
+  bool is_written_here(const std::string& module) const {
+    return any_of_its_tensors(module, [&](const std::string& name) { return directory_.writes(name); });
+  }
+
   const PackedFormatRow& format_;
   std::optional<StackAssembly> stacks_;  // of a stacked format
   std::map<std::string, PlannedModule> planned_;
@@ -197,16 +205,6 @@ void declare_kv_scales(const ModelSpec& spec, const PackedFormatRow& format,
     for (const char* which : {"k_scale", "v_scale"})
       if (block.pages.kv_heads > 0)
         tensors.push_back({stored_kv_scale(kv_scale_name(block, which), format), DType::kF32, {1}});
-}
-
-bool loaders_read(const std::string& name) {
-  const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  return name.ends_with(".safetensors") || name.ends_with(".gguf") ||
-         name.ends_with(".safetensors.index.json") || name == "config.json" ||
-         name == "quantize_config.json" || name == "hf_quant_config.json" ||
-         name == "generation_config.json" || begins("tokenizer") || begins("special_tokens_map") ||
-         begins("added_tokens") || begins("vocab") || begins("merges") || begins("chat_template") ||
-         name == "tiktoken.model" || name.ends_with("processor_config.json");
 }
 
 }  // namespace
@@ -371,27 +369,6 @@ std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& targe
     written_order(contents.tensors);
   });
   return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config), std::move(renamed));
-}
-
-std::string output_digest(std::span<const NamedDigest> files) {
-  std::map<std::string, std::string> read;
-  for (const NamedDigest& file : files)
-    if (loaders_read(file.name)) read[file.name] = file.sha256;
-  Sha256 digest;
-  for (const auto& [name, sha256] : read) digest.update(fmt::format("{}  {}\n", sha256, name));
-  return "sha256:" + digest.hex();
-}
-
-std::string output_digest(Io& io, const Path& directory,
-                          const std::function<std::string(const Path&)>& sha256_of_file) {
-  std::vector<NamedDigest> files;
-  for (const std::string& name : io.list(directory))
-    if (loaders_read(name)) files.push_back({name, 0, sha256_of_file(directory / name)});
-  return output_digest(files);
-}
-
-std::string output_digest(Io& io, const Path& directory) {
-  return output_digest(io, directory, [&](const Path& path) { return file_sha256(io, path); });
 }
 
 }  // namespace llmq

@@ -51,6 +51,10 @@ inline Ranks& ranks_of(const OutputTarget& target) { return or_alone(target.rank
 
 struct PackedFormatRow;
 
+// What ranks commit: each its own parts of blocks, in an order of its own; or all of them every block, in one
+// order and with the same findings, and a block counts once all have it on the disk.
+enum class Committed : std::uint8_t { kParts, kWholeBlocks };
+
 class ModelWriter {
  public:
   virtual ~ModelWriter() = default;
@@ -81,7 +85,7 @@ class ModelWriter {
   virtual bool lacks_module(const std::string&) const { return true; }
   // Rank 0 records what every rank committed since, as far as it is on the disk by now. There the findings of
   // all; elsewhere, and of one process, which has recorded them itself, nothing. Of one thread on each rank.
-  virtual std::vector<Json> share_committed() { return {}; }
+  virtual std::vector<Json> share_committed(Committed) { return {}; }
   // The tensors as they stand; what belongs to committed() blocks is whole.
   virtual Checkpoint written() const;
   // Everything that loaders read is whole after it; the output's digest (output_digest()), on every rank. The

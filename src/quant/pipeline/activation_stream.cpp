@@ -1,11 +1,13 @@
 #include "quant/pipeline/activation_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <mutex>
 
 #include "base/error.h"
 #include "base/side_by_side.h"
+#include "calibration/joined_sums.h"
 #include "device/named_range.h"
 #include "tensor/tensor_view.h"
 
@@ -42,15 +44,28 @@ std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens) {
   return std::max<std::size_t>(1, chunks / wanted);
 }
 
+std::int64_t chunk_count(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens) {
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
+  return (samples + per_chunk - 1) / per_chunk;
+}
+
+ChunkRun own_chunks(std::int64_t chunks, const Ranks& ranks) {
+  const std::int64_t rank = ranks.rank(), size = ranks.size();
+  return {static_cast<std::size_t>(rank * chunks / size),
+          static_cast<std::size_t>((rank + 1) * chunks / size)};
+}
+
 ActivationStream::ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
                                    std::int64_t chunk_tokens, const SamplePlace& place)
     : compute_(devices.front().compute),
       tokens_(calibration.tokens()),
       longest_chunk_(longest_chunk(calibration, chunk_tokens)),
+      ranks_(&or_alone(place.ranks)),
       keep_inputs_(place.keep_inputs) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
   const std::int64_t per_chunk = longest_chunk_ / length, pages_each = sample_pages(length);
+  own_ = place.own ? *place.own : own_chunks(chunk_count(samples, length, chunk_tokens), *ranks_);
   for (std::int64_t at = 0; at < std::min(per_chunk, samples); ++at) {
     std::vector<std::int32_t>& table = tables_.emplace_back();
     for (std::int64_t p = 0; p < pages_each; ++p)
@@ -63,10 +78,9 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
   sizes.keep_inputs = place.keep_inputs;
   std::vector<std::int64_t> lane_tokens(devices.size());
   for (std::int64_t first = 0; first < samples; first += per_chunk) {
-    const std::size_t lane = lane_of(chunks_.size(), static_cast<std::size_t>(place.stride), devices.size());
+    const std::size_t number = chunks_.size(),
+                      lane = lane_of(number, static_cast<std::size_t>(place.stride), devices.size());
     SampleChunk& chunk = chunks_.emplace_back();
-    chunk.lane = lane;
-    chunk.first = lane_tokens[lane];
     for (std::int64_t at = 0; at < std::min(per_chunk, samples - first); ++at) {
       for (std::int64_t p = 0; p < length; ++p) {
         chunk.rows.positions.push_back(static_cast<std::int32_t>(p));
@@ -74,6 +88,9 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
       }
       chunk.rows.sequences.push_back({at * length, length, 0, tables_[static_cast<std::size_t>(at)]});
     }
+    if (!own_.has(number)) continue;
+    chunk.lane = lane;
+    chunk.first = lane_tokens[lane];
     lane_tokens[lane] += chunk.tokens();
     if (devices.front().spec.block_embedding)
       chunk.samples.assign(calibration.samples.begin() + first,
@@ -102,7 +119,9 @@ KvExtremes ActivationStream::kv_extremes() const {
     most.keys = std::max(most.keys, lane.extremes.keys);
     most.values = std::max(most.values, lane.extremes.values);
   }
-  return most;
+  std::array<float, 2> both = {most.keys, most.values};
+  take_largest(both, *ranks_);
+  return {both[0], both[1]};
 }
 
 void ActivationStream::forget_kv_extremes() {
@@ -114,13 +133,20 @@ void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet&
   const std::span<const std::vector<std::int32_t>> samples = calibration.samples;
   std::size_t first = 0;
   for (const SampleChunk& chunk : chunks_) {
-    const std::size_t count = chunk.rows.sequences.size();
+    const std::span<const std::vector<std::int32_t>> own =
+        samples.subspan(first, chunk.rows.sequences.size());
+    first += own.size();
+    if (chunk.lane == SampleChunk::kElsewhere) continue;
     DeviceSamples& lane = lanes_[chunk.lane];
-    embed_samples(lane.backend(), lane.context().spec, checkpoint, samples.subspan(first, count),
+    embed_samples(lane.backend(), lane.context().spec, checkpoint, own,
                   lane.hidden().begin(chunk.first, chunk.tokens()));
     lane.hidden().save();
-    first += count;
   }
+}
+
+// They are of the longest.
+std::int64_t ActivationStream::tokens_before() const {
+  return static_cast<std::int64_t>(own_.first) * longest_chunk_;
 }
 
 void ActivationStream::each_chunk(std::size_t stride, const EachChunk& work) {
@@ -176,7 +202,8 @@ InputStats ActivationStream::statistics(SiteId site, int block, const DeviceWeig
                rows->add(lane.backend(), x, before[place]);
              });
   squares.clear();
-  return collector.finish();
+  if (rows != nullptr) rows->join(*ranks_);
+  return collector.finish(*ranks_);
 }
 
 void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& weights) {

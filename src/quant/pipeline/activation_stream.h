@@ -2,6 +2,10 @@
 // memory or in a file), everything else a chunk at a time; on one device or spread over several
 // (quant/pipeline/device_samples.h).
 //
+// Of several ranks each has a run of the chunks and works on it alone: it is shown inputs of its own, and
+// what is summed over samples is joined (calibration/joined_sums.h), so that every rank learns what one
+// process would. Whatever joins is of all ranks.
+//
 // A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
 // It runs the walk of model/run_sublayer.h; inputs of linears are made again from the residual stream, but
 // for those of a sublayer's last site where the plan has memory for them (by row invariance the bytes are the
@@ -58,6 +62,19 @@ struct SeenExpert {
 };
 enum class ExpertInput : std::uint8_t { kOfGateAndUp, kOfOutput };
 
+// How many chunks there are of so many samples, and which of all: [first, end).
+std::int64_t chunk_count(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens);
+struct ChunkRun {
+  std::size_t first = 0, end = 0;
+  bool has(std::size_t chunk) const { return chunk >= first && chunk < end; }
+  // The same samples' among every stride-th of the chunks.
+  ChunkRun every(std::size_t stride) const {
+    return {(first + stride - 1) / stride, (end + stride - 1) / stride};
+  }
+};
+// Rank r of N has the chunks from r C / N to (r + 1) C / N.
+ChunkRun own_chunks(std::int64_t chunks, const Ranks& ranks);
+
 // Where samples lie.
 struct SamplePlace {
   // What statistics over all samples saw at a sublayer's last site stays until finish().
@@ -65,6 +82,8 @@ struct SamplePlace {
   OpenStore open_store = {};  // where the residual stream is, if not in memory
   // On several devices, chunk c * stride lies where another stream has its chunk c.
   std::int64_t stride = 1;
+  Ranks* ranks = nullptr;            // who share the samples; null: nobody
+  std::optional<ChunkRun> own = {};  // of this rank, where not own_chunks()
 };
 
 class ActivationStream {
@@ -97,8 +116,8 @@ class ActivationStream {
                          const std::function<void(std::size_t expert, const TensorView& x)>& see,
                          Samples samples = Samples::kAll);
   // Statistics of what these experts read, of one width, each of its own rows, so that they do not depend on
-  // who is asked for beside it; with `rows`, some of them as they are. One pass over the samples, and a
-  // triangle for each expert; on one device.
+  // who is asked for beside it; with `rows`, some of them as they are, of experts whose rows routed_rows()
+  // has counted. One pass over the samples, and a triangle for each expert; on one device.
   std::vector<InputStats> expert_statistics(int block, const DeviceWeights& weights,
                                             std::span<const SeenExpert> experts, ExpertInput input,
                                             std::vector<RowSample>* rows = nullptr);
@@ -129,15 +148,20 @@ class ActivationStream {
   void see_inputs(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                   const EachInput& see);
   void forget_kv_extremes();
+  void count_of_all(std::vector<std::int64_t>& counts, Samples samples);
+  std::int64_t tokens_before() const;  // of the chunks of ranks before this one
   const BlockSpec& spec(int block) const;
 
   Compute compute_;
   std::int64_t tokens_, longest_chunk_;
-  std::vector<SampleChunk> chunks_;
+  Ranks* ranks_;
+  ChunkRun own_;
+  std::vector<SampleChunk> chunks_;                // of all ranks
   std::vector<std::vector<std::int32_t>> tables_;  // block tables, one per place in a chunk
   bool keep_inputs_;
-  std::optional<SiteId> kept_;        // the site whose inputs the devices hold, of all chunks
-  std::vector<DeviceSamples> lanes_;  // one a device
+  std::vector<std::int64_t> routed_before_;  // rows of ranks before this one that routed_rows() counted
+  std::optional<SiteId> kept_;               // the site whose inputs the devices hold, of all chunks
+  std::vector<DeviceSamples> lanes_;         // one a device
 };
 
 }  // namespace llmq

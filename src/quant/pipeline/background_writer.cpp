@@ -36,9 +36,9 @@ void BackgroundWriter::commit(Json findings) {
 }
 
 // The last commit begins where the one before it is on the disk.
-std::vector<Json> BackgroundWriter::share_committed() {
+std::vector<Json> BackgroundWriter::share_committed(Committed what) {
   if (writer_.ranks().size() > 1) adding_.wait();
-  return writer_.share_committed();
+  return writer_.share_committed(what);
 }
 
 void BackgroundWriter::sync() {

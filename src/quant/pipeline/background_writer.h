@@ -61,7 +61,7 @@ class BackgroundWriter {
   void sync();                 // of the same, without a record
   void finish();               // until all of it is on the disk
   // ModelWriter::share_committed(), of every block but the last that was committed, at least.
-  std::vector<Json> share_committed();
+  std::vector<Json> share_committed(Committed what);
   const ModelWriter& writer() const { return writer_; }
 
  private:

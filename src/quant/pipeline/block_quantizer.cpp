@@ -12,6 +12,7 @@
 #include "quant/pipeline/linear_judgement.h"
 #include "quant/pipeline/scale_folding.h"
 #include "quant/pipeline/weight_checks.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
@@ -172,7 +173,9 @@ class StagedBlock {
     seen.stats = stream_.statistics(
         id, block_.number, block_.weights, samples, needs_rows() ? &seen.rows : nullptr,
         samples == Samples::kAll || folding_.searches_by_gram() ? run_.plan.gram_tokens() : 0);
-    check_finite(seen.stats, block_.spec, id, run_.source.checkpoint().path(), run_.plan.compute);
+    find_together(run_.ranks(), [&] {
+      check_finite(seen.stats, block_.spec, id, run_.source.checkpoint().path(), run_.plan.compute);
+    });
     charge(samples == Samples::kAll ? "forward and statistics" : "scale search");
     return seen;
   }
@@ -197,8 +200,10 @@ class StagedBlock {
     if (block_.at_work(s.site).size() == 1) input.prepared.reset();  // this was the input's last reader
     charge("rounding");
     judgement_.judge(work, matrix, input);
-    judgement_.set_input_scale(matrix, input.seen, s.module);
-    check_scales(matrix, s.module, run_.source.checkpoint().path().string());
+    find_together(run_.ranks(), [&] {
+      judgement_.set_input_scale(matrix, input.seen, s.module);
+      check_scales(matrix, s.module, run_.source.checkpoint().path().string());
+    });
     work.report.scales = scale_histogram(matrix.scales);
     work.report.input_error = judgement_.input_error(work, input.seen);
     charge("losses");
@@ -218,7 +223,10 @@ class StagedBlock {
       const bool float8 = run_.plan.kv_cache == KvCacheType::kFloat8;
       const float scale = input_scale(float8 ? WeightType::kFloat8 : WeightType::kInteger, largest);
       const std::string tensor = kv_scale_name(block_.spec, name);
-      check_scale(scale, "the scale of its pages", tensor, run_.source.checkpoint().path().string());
+      find_together(run_.ranks(), [&, number = scale] {
+        check_scale(number, "the scale of its pages", tensor, run_.source.checkpoint().path().string());
+      });
+      if (!run_.writing.writer().writes(tensor)) continue;
       const auto bytes = std::as_bytes(std::span(&scale, 1));
       run_.writing.add_dense(tensor, DType::kF32, {1}, {bytes.begin(), bytes.end()});
     }

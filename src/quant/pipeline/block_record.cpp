@@ -83,7 +83,8 @@ void finish_block(QuantizeRun& run, const ReportMark& before) {
   for (const auto& [name, values] : run.changed_dense) {
     const StoredTensor& tensor = run.source.checkpoint().at(name);
     const DType dtype = written_dtype(tensor);
-    run.writing.add_dense(name, dtype, tensor.view.shape, stored_floats(values, dtype));
+    if (run.writing.writer().writes(name))
+      run.writing.add_dense(name, dtype, tensor.view.shape, stored_floats(values, dtype));
     changed.insert(name);
   }
   run.writing.commit(block_record_json(run.report, before, changed));

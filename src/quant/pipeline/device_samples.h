@@ -25,8 +25,9 @@ struct KvExtremes {
 
 // Whole samples of one length.
 struct SampleChunk {
-  std::size_t lane = 0;    // which has it
-  std::int64_t first = 0;  // its first row among the lane's
+  static constexpr std::size_t kElsewhere = SIZE_MAX;
+  std::size_t lane = kElsewhere;  // which has it; kElsewhere: another rank's
+  std::int64_t first = 0;         // its first row among the lane's
   BatchRows rows;
   std::vector<std::vector<std::int32_t>> samples;  // the ids, where blocks have an embedding of them
   std::int64_t tokens() const { return static_cast<std::int64_t>(rows.positions.size()); }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "calibration/joined_sums.h"
 #include "quant/pipeline/activation_stream.h"
 
 namespace llmq {
@@ -65,7 +66,7 @@ ZeroedNumbers<double> ActivationStream::output_error_products(std::size_t part, 
   each_chunk(static_cast<std::size_t>(stride), [&](DeviceSamples& lane, const SampleChunk& chunk,
                                                    std::size_t place) {
     const SampleChunk& same = original.chunks_.at(place);
-    if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie on another device");
+    if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie elsewhere");
     Backend& backend = lane.backend();
     const LinearPart& linear = weights[chunk.lane].at(Part{output});
     const TensorView x =
@@ -95,7 +96,7 @@ ZeroedNumbers<double> ActivationStream::output_error_products(std::size_t part, 
     const std::lock_guard lock(mutex);
     add_all(sum, products, backend.workers());
   });
-  return std::move(sum).round();
+  return round_together(std::move(sum), *ranks_);
 }
 
 }  // namespace llmq

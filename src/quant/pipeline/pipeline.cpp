@@ -22,6 +22,17 @@ double work_of(const PlannedModule& module) {
   return static_cast<double>(module.out_features) * static_cast<double>(module.in_features);
 }
 
+// What this rank will quantize, and how many linears there are with those that are done.
+std::pair<double, std::size_t> work_left(const QuantizeRun& run) {
+  std::set<std::string> done;
+  for (const ModuleReport& module : run.report.modules) done.insert(module.module);
+  double total = 0;
+  std::size_t linears = run.report.modules.size();
+  for (const PlannedModule& module : run.plan.packed())
+    if (done.count(module.module) == 0 && run.quantizes(module.module)) total += work_of(module), ++linears;
+  return {total, linears};
+}
+
 // Progress of the whole run, of `linears`, told after each one.
 void report_progress(QuantizeRun& run, Progress& progress, std::size_t linears) {
   const std::size_t per_block = run.plan.modules.size() / std::max<std::size_t>(run.spec.blocks.size(), 1);
@@ -80,6 +91,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
     return open_nameless(*run.options.io, run.options.scratch_directory, bytes);
   };
   SamplePlace place{run.plan.keep_inputs, open_store};
+  place.ranks = &run.ranks();
   if (takes_back_upstream(run.plan))
     place.stride =
         original_stride(static_cast<std::int64_t>(calibration.samples.size()), length, run.plan.chunk_tokens);
@@ -89,7 +101,8 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   run.clock.charge("forward");
   std::optional<OriginalStream> original;
   if (takes_back_upstream(run.plan)) {
-    original.emplace(make_original_stream(devices, calibration, run.plan.chunk_tokens, open_store));
+    original.emplace(
+        make_original_stream(devices, calibration, run.plan.chunk_tokens, open_store, run.ranks()));
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
@@ -102,6 +115,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
     quantize_block_on_samples(run, static_cast<int>(block), stream);
     tell_fewer_rows(run, devices, block);
     finish_block(run, before);
+    run.writing.share_committed(Committed::kWholeBlocks);
     trace_block(run, block, before, started_ns);
   }
   run.original = nullptr;  // it ends here, and the run goes on
@@ -155,10 +169,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   read_ahead(run, plan.needs_calibration ? finished.size() : rounding.first_block());
   check_dense(run);
   run.memory.mark();
-  double total = 0;
-  std::size_t linears = report.modules.size();
-  for (const PlannedModule& module : plan.packed())
-    if (writer.lacks_module(module.module)) total += work_of(module), ++linears;
+  const auto [total, linears] = work_left(run);
   Progress progress("quantize", total);
   report_progress(run, progress, linears);
   if (plan.needs_calibration)
@@ -167,7 +178,10 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
     rounding.run();
   write_dense(run);
   writing.finish();
-  if (!plan.needs_calibration) rounding.finish();
+  if (plan.needs_calibration)
+    writing.share_committed(Committed::kWholeBlocks);
+  else
+    rounding.finish();
   clock.charge("writing");
   run.memory.mark();
   report.memory_samples = run.memory.to_json();

@@ -72,7 +72,7 @@ void read_ahead(const QuantizeRun& run, std::size_t block) {
   const Checkpoint& checkpoint = run.source.checkpoint();
   for (const LinearSpec& linear : run.spec.blocks[block].linears) {
     if (!run.plan.needs_calibration &&
-        (run.planned.count(linear.module) == 0 || !run.writing.writer().lacks_module(linear.module)))
+        (run.planned.count(linear.module) == 0 || !run.quantizes(linear.module)))
       continue;  // nobody will look at it
     if (const StoredTensor* tensor = checkpoint.find(linear.weight.tensor)) checkpoint.read_ahead(*tensor);
   }

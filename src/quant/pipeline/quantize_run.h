@@ -63,6 +63,11 @@ struct QuantizeRun {
   const Method& rounding_of(const QuantScheme& scheme) const {
     return chooses_codes(*plan.traits, scheme) ? *rounding : *nearest;
   }
+  // Whether this rank quantizes what is not done of it: everything, where samples go through it.
+  bool quantizes(const std::string& module) const {
+    return plan.needs_calibration || writing.writer().lacks_module(module);
+  }
+  Ranks& ranks() const { return writing.writer().ranks(); }
   ThreadPool& pool() const { return backend.workers(); }
   std::vector<Backend*> devices() const;  // the backend first
 };

@@ -17,7 +17,7 @@ constexpr std::int64_t kBandElements = kSolvedBytes / sizeof(double), kLeastBand
 
 std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens) {
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
-  const std::int64_t chunks = (samples + per_chunk - 1) / per_chunk;
+  const std::int64_t chunks = chunk_count(samples, length, chunk_tokens);
   const std::int64_t wanted = std::max<std::int64_t>(1, kOriginalTokens / (per_chunk * length));
   return std::max<std::int64_t>(1, chunks / wanted);
 }
@@ -34,7 +34,7 @@ std::uint64_t UpstreamSizes::solving_on_device(std::uint64_t scratch) const {
 
 OriginalStream make_original_stream(std::span<const ForwardContext> devices,
                                     const CalibrationSet& calibration, std::int64_t chunk_tokens,
-                                    const OpenStore& open_store) {
+                                    const OpenStore& open_store, Ranks& ranks) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
@@ -42,7 +42,11 @@ OriginalStream make_original_stream(std::span<const ForwardContext> devices,
   CalibrationSet some;
   for (std::int64_t i = 0; i < samples; ++i)
     if (i / per_chunk % stride == 0) some.samples.push_back(calibration.samples[static_cast<std::size_t>(i)]);
-  ActivationStream stream(devices, some, chunk_tokens, {false, open_store});
+  SamplePlace place{false, open_store};
+  place.ranks = &ranks;
+  place.own =
+      own_chunks(chunk_count(samples, length, chunk_tokens), ranks).every(static_cast<std::size_t>(stride));
+  ActivationStream stream(devices, some, chunk_tokens, place);
   return {std::move(stream), std::move(some), stride, {}};
 }
 

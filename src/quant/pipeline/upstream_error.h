@@ -29,10 +29,10 @@ struct OriginalStream {
 inline constexpr std::int64_t kOriginalTokens = 32768;
 // One of so many chunks is taken.
 std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens);
-// On every device that the quantized model's samples are on.
+// On every device, and of every rank, that the quantized model's samples are on.
 OriginalStream make_original_stream(std::span<const ForwardContext> devices,
                                     const CalibrationSet& calibration, std::int64_t chunk_tokens,
-                                    const OpenStore& open_store);
+                                    const OpenStore& open_store, Ranks& ranks = alone());
 
 // What that takes in bytes, for a linear [out, channels] and activations of `element` bytes.
 struct UpstreamSizes {

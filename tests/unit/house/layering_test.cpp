@@ -34,7 +34,7 @@ const std::map<std::string, Names>& allowed() {
       {"tokenizer", {"base", "tensor", "io", "jinja"}},
       {"grammar", {"base", "tokenizer"}},
       {"model", {"base", "tensor", "device", "io", "kernels/common"}},
-      {"calibration", {"base", "tensor", "device", "io", "tokenizer", "model"}},
+      {"calibration", {"base", "ranks", "tensor", "device", "io", "tokenizer", "model"}},
       // Its pages are templates.
       {"export",
        {"base", "ranks", "jinja", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},

@@ -1,5 +1,5 @@
-// Rounding and conversions that ranks share: the bytes and the report of one process, whatever their number,
-// in one run or begun by so many and ended by others.
+// Rounding, calibration and conversions that ranks share: the bytes and the report of one process, whatever
+// their number, in one run or begun by so many and ended by others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -136,6 +136,16 @@ TEST_F(SharedOutput, RoundingWritesTheBytesAndTheReportOfOneProcess) {
   }
 }
 
+// Two chunks of samples and a rest, which is the second rank's.
+TEST_F(SharedOutput, CalibrationWritesTheBytesAndTheReportOfOneProcess) {
+  const std::vector<std::string> keys = {"method=gptq", "scheme=w4a16_g32_sym", "calibration.samples=33",
+                                         "shard_bytes=50000", "calibration.sequence_length=128"};
+  const Json once = run(request("whole", keys), 1), shared = run(request("shared", keys), 2, 2);
+  EXPECT_EQ(shared.at("digest"), once.at("digest"));
+  EXPECT_EQ(output_digest(system_io(), scratch_ / "shared"), once.at("digest").as_string());
+  EXPECT_EQ(report_of("shared"), report_of("whole"));
+}
+
 TEST_F(SharedOutput, RanksWithoutAShardHaveNothingToDo) {
   const std::vector<std::string> keys = {"method=rtn", "scheme=w4a16_g32_asym"};
   const Json once = run(request("whole", keys), 1), shared = run(request("shared", keys), 3);
@@ -216,10 +226,13 @@ TEST_F(SharedOutput, WhatIsNotSharedIsRefusedByName) {
   const auto refused = [&](const std::vector<std::string>& keys) {
     return refusal([&] { run(request("none", keys), 2); });
   };
-  EXPECT_THAT(refused({"method=awq", "scheme=w4a16_g32_asym"}),
-              AllOf(HasSubstr("awq calibrates here"), HasSubstr("rounding (rtn) into a directory")));
+  EXPECT_THAT(
+      refused({"method=awq", "scheme=w4a16_g32_asym", "calibration.samples=4",
+               "calibration.sequence_length=128"}),
+      AllOf(HasSubstr("2 ranks are more than the 1 chunk that the 4 calibration samples are dealt in"),
+            HasSubstr("start at most 1 of them, or take at least 33 samples"), Not(HasSubstr("rank 1"))));
   EXPECT_THAT(refused({"method=rtn", "scheme=w4a16_g32_asym", "target_bits=5"}),
-              HasSubstr("calibrates here"));
+              HasSubstr("target_bits measures every candidate on samples"));
   EXPECT_THAT(refused({"method=rtn", "scheme=q8_0", "format=gguf"}), HasSubstr("a GGUF is one file"));
   ConvertRequest asked;
   asked.source = kSharedModel, asked.to = "gguf", asked.target.directory = scratch_ / "none.gguf";

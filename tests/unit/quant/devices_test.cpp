@@ -1,13 +1,19 @@
-// Several devices of one kind and one of them: the same bytes, whatever the samples' length and whoever is
-// late.
+// Several devices of one kind, or several ranks, and one of them: the same bytes, whatever the samples'
+// length and whoever is late.
 #include <gmock/gmock.h>
+
+#include <atomic>
 
 #include "base/error.h"
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
 #include "quant/pipeline/activation_stream.h"
+#include "ranks/agreement.h"
+#include "ranks/thread_ranks.h"
+#include "small_job.h"
 #include "support/named_parts.h"
 #include "support/recording_device.h"
+#include "tests/unit/model/scratch_mixture.h"
 
 namespace llmq {
 namespace {
@@ -124,6 +130,160 @@ TEST(Devices, StatisticsOfSeveralCollectorsHaveTheBitsOfOne) {
       EXPECT_TRUE(stats.save() == expected) << count << " devices, samples of " << length;
     }
   }
+}
+
+// A chunk of 20 tokens for each of the three samples.
+testing::SmallJob ranked_job(const std::string& recipe, const Path& output, int threads = 1) {
+  testing::SmallJob job{recipe, {output, false, 20'000}, threads};
+  job.chunk_tokens = 20;
+  return job;
+}
+
+// By so many ranks, each with as many threads as it has number; what rank 0 gives back. `on_step` is told
+// which rank it is.
+testing::SmallJob::Result run_by_ranks(
+    const testing::SmallJob& job, const Checkpoint& checkpoint, int count,
+    const std::function<void(int)>& on_step = [](int) {}, Io& io = system_io()) {
+  testing::SmallJob::Result result;
+  run_as_ranks(count, [&](Ranks& ranks) {
+    testing::SmallJob own = job;
+    own.target.ranks = &ranks;
+    own.threads = 1 + ranks.rank() % 2;
+    own.on_step = [&] { on_step(ranks.rank()); };
+    const testing::SmallJob::Result found = own.run(io, checkpoint);
+    if (ranks.rank() == 0) result = found;
+  });
+  return result;
+}
+
+Json without_history(const QuantizeReport& report) {
+  Json json = report.to_json();
+  for (const char* history : {"seconds", "seconds_by_part", "resumed_blocks"}) json.erase(history);
+  return json;
+}
+
+Checkpoint small_mixture() {
+  static ScratchMixture model;
+  model.config["vocab_size"] = 96;
+  for (const char* table : {"model.embed_tokens.weight", "lm_head.weight"})
+    model.tensors[table] = noise_tensor({96, ScratchMixture::kHidden}, 7);
+  return model.open();
+}
+
+void expect_the_bytes_of_one_rank(const Checkpoint& checkpoint, const std::string& recipe) {
+  SCOPED_TRACE(recipe);
+  const testing::TemporaryDirectory disk;
+  const testing::SmallJob::Result once = ranked_job(recipe, disk / "one").run(system_io(), checkpoint);
+  for (const int count : {2, 3}) {
+    const Path output = disk / fmt::format("by-{}", count);
+    const testing::SmallJob::Result shared = run_by_ranks(ranked_job(recipe, output), checkpoint, count);
+    EXPECT_EQ(shared.digest, once.digest) << count << " ranks";
+    EXPECT_EQ(output_digest(system_io(), output), once.digest);
+    EXPECT_EQ(without_history(shared.report), without_history(once.report)) << count << " ranks";
+  }
+}
+
+TEST(RankedSamples, EveryMethodGivesTheBytesAndTheReportOfOneProcess) {
+  const testing::TemporaryDirectory models;
+  const Checkpoint checkpoint = open_checkpoint(system_io(), testing::write_tiny_checkpoint(models));
+  for (const char* recipe :
+       {"method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 3}\nkv_cache: {dtype: fp8}\n",
+        "method: gptq\nscheme: w4a16_g32_sym\nformat: gptq\ngptq: {upstream_share: 0.5}\n",
+        "method: [awq, gptq]\nscheme: w4a16_g32_asym\nawq: {grid: 3}\n",
+        "method: [smoothquant, gptq]\nscheme: w4a8_g32\n",
+        "method: smoothquant\nscheme: w8a8_channel_sym_static\nformat: compressed-tensors\n",
+        "method: gptq\nscheme: nvfp4\n"})
+    expect_the_bytes_of_one_rank(checkpoint, recipe);
+}
+
+// Rows of experts lie among those of other ranks, some have none, and 8-bit inputs are judged on some rows.
+TEST(RankedSamples, SoDoExpertsOfAMixture) {
+  for (const char* recipe : {"method: [awq, gptq]\nscheme: w4a16_g8_sym\n", "method: gptq\nscheme: w8a8\n"})
+    expect_the_bytes_of_one_rank(small_mixture(), recipe);
+}
+
+struct RankEnds {};
+
+// A rank ends at a linear, or at a block that it replays; others go on from the blocks that all had.
+TEST(RankedSamples, AnotherNumberOfRanksGoesOn) {
+  const testing::TemporaryDirectory models;
+  const Checkpoint checkpoint = open_checkpoint(system_io(), testing::write_tiny_checkpoint(models));
+  const std::string recipe = "method: [awq, gptq]\nscheme: w4a16_g32_asym\nawq: {grid: 2}\n";
+  const testing::SmallJob::Result once = ranked_job(recipe, models / "whole").run(system_io(), checkpoint);
+  int number = 0;
+  for (const auto& [before, after] : std::vector<std::pair<int, int>>{{3, 1}, {1, 3}, {2, 3}, {3, 2}}) {
+    for (const int step : {3, 8, 13}) {
+      const int victim = step % before;
+      SCOPED_TRACE(fmt::format("rank {} of {} ends at step {}, {} go on", victim, before, step, after));
+      const testing::SmallJob job = ranked_job(recipe, models / fmt::format("parts{}", ++number));
+      std::atomic<int> left = step;
+      EXPECT_THROW(run_by_ranks(job, checkpoint, before,
+                                [&](int rank) {
+                                  if (rank == victim && left-- == 0) throw RankEnds();
+                                }),
+                   RankEnds);
+      EXPECT_FALSE(system_io().exists(job.target.directory));
+      const testing::SmallJob::Result done = run_by_ranks(job, checkpoint, after);
+      EXPECT_EQ(done.digest, once.digest);
+      EXPECT_EQ(output_digest(system_io(), job.target.directory), once.digest);
+      EXPECT_EQ(without_history(done.report), without_history(once.report));
+    }
+    const testing::SmallJob job = ranked_job(recipe, models / fmt::format("parts{}", ++number));
+    testing::StopsBehindTheFirstBlock io;
+    EXPECT_THROW(run_by_ranks(
+                     job, checkpoint, before, [](int) {}, io),
+                 Error);
+    const testing::SmallJob::Result done = run_by_ranks(job, checkpoint, after);
+    EXPECT_EQ(done.report.resumed_blocks, 1) << before << " ranks had finished it, and " << after << " go on";
+    EXPECT_EQ(done.digest, once.digest);
+    EXPECT_EQ(without_history(done.report), without_history(once.report));
+  }
+}
+
+// What all of them see is said once for all; what one does is that one's.
+TEST(RankedSamples, ActivationsThatAreNotFiniteEndAllAlike) {
+  const testing::TemporaryDirectory disk;
+  ScratchModel model;
+  model.tensors["model.layers.0.input_layernorm.weight"] =
+      scratch_tensor("F32", {16}, std::vector<float>(16, 3e38f));
+  model.config["vocab_size"] = 96;
+  for (const char* table : {"model.embed_tokens.weight", "lm_head.weight"})
+    model.tensors[table] = noise_tensor({96, 16}, 7);
+  const Checkpoint checkpoint = model.open();
+  std::atomic<int> told = 0;
+  run_as_ranks(3, [&](Ranks& ranks) {
+    testing::SmallJob job = ranked_job("method: gptq\nscheme: w4a16_g8_sym\n", disk / "out");
+    job.target.ranks = &ranks;
+    try {
+      job.run(system_io(), checkpoint);
+    } catch (const RanksRefused& refused) {
+      EXPECT_THAT(refused.what(), ::testing::HasSubstr("are not finite"));
+      ++told;
+    }
+  });
+  EXPECT_EQ(told, 3);
+}
+
+// Every chunk is one rank's, and those of the original model's samples lie where the same ones of the
+// quantized model lie.
+TEST(RankedSamples, ChunksAreDealtInRuns) {
+  for (const int size : {1, 2, 3, 7})
+    for (const std::int64_t chunks : {7, 8, 64})
+      for (const std::size_t stride : {1, 2, 3, 9}) {
+        std::atomic<std::size_t> all = 0, some = 0;
+        run_as_ranks(size, [&](Ranks& ranks) {
+          const ChunkRun own = own_chunks(chunks, ranks), every = own.every(stride);
+          EXPECT_GT(own.end, own.first);
+          for (std::size_t chunk = 0; chunk < static_cast<std::size_t>(chunks); ++chunk) {
+            all += own.has(chunk);
+            if (chunk % stride != 0) continue;
+            some += every.has(chunk / stride);
+            EXPECT_EQ(own.has(chunk), every.has(chunk / stride));
+          }
+        });
+        EXPECT_EQ(all, static_cast<std::size_t>(chunks));
+        EXPECT_EQ(some, (static_cast<std::size_t>(chunks) + stride - 1) / stride);
+      }
 }
 
 }  // namespace

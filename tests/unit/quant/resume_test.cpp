@@ -73,19 +73,9 @@ TEST(Resume, StacksKilledAtEveryCall) {
             60);
 }
 
-// Stops at the end of the first block by leaving the pipeline there.
+// Leaves the pipeline at the end of the first block.
 void interrupt_after_first_block(const SmallJob& job, const Checkpoint& checkpoint) {
-  class Stops final : public InterceptedIo {
-   public:
-    Stops() : InterceptedIo(system_io()) {}
-
-   private:
-    void before(const char* operation, const Path& path) override {
-      if (std::string_view(operation) == "write" && path.filename() == "journal" && ++records_ == 3)
-        fail(ErrorKind::kIo, "no room");
-    }
-    int records_ = 0;
-  } io;
+  StopsBehindTheFirstBlock io;
   EXPECT_THROW(job.run(io, checkpoint), Error);
 }
 

@@ -1,5 +1,6 @@
 // A whole job over a model of two blocks, as the tool runs it: from the plan to the published output.
 #pragma once
+#include <functional>
 #include <string>
 
 #include "export/output/model_writer.h"
@@ -7,6 +8,7 @@
 #include "export/output/unfinished_output.h"
 #include "io/digest_cache.h"
 #include "quant/pipeline/pipeline.h"
+#include "tests/support/killing_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
 namespace llmq::testing {
@@ -21,11 +23,26 @@ inline CalibrationSet tiny_samples() {
   return set;
 }
 
+// A journal has room for what the job is and for its first block.
+class StopsBehindTheFirstBlock final : public InterceptedIo {
+ public:
+  StopsBehindTheFirstBlock() : InterceptedIo(system_io()) {}
+
+ private:
+  void before(const char* operation, const Path& path) override {
+    if (std::string_view(operation) == "write" && path.filename() == "journal" && ++records_ == 3)
+      fail(ErrorKind::kIo, "no room");
+  }
+  int records_ = 0;
+};
+
 struct SmallJob {
   std::string recipe;
   OutputTarget target;
   int threads = 1;
   void (*change)(ModelSpec& spec) = nullptr;  // of the model as the checkpoint has it
+  std::int64_t chunk_tokens = 0;              // 0: as the plan has them, all samples in one chunk
+  std::function<void()> on_step = [] {};
 
   struct Result {
     std::string digest, version;
@@ -43,13 +60,16 @@ struct SmallJob {
     }
     ModelSpec spec = ModelSpec::read(checkpoint);
     if (change != nullptr) change(spec);
-    const Plan plan =
+    Plan plan =
         make_plan(Recipe::parse(recipe + "calibration: {samples: 3, sequence_length: 20}\n", "r.yaml"),
                   checkpoint, spec, Compute::kFloat32, 1, 0);
+    if (chunk_tokens != 0) plan.chunk_tokens = chunk_tokens;
     const auto backend = make_cpu_backend(threads);
+    PipelineOptions options;
+    options.on_step = [this](const std::string&, const std::string&) { on_step(); };
     const auto writer =
         open_writer(io, plan.format, to, checkpoint, spec, plan.modules, plan.ignored, plan.kv_cache);
-    result.report = run_pipeline(plan, checkpoint, spec, tiny_samples(), *backend, *writer, {});
+    result.report = run_pipeline(plan, checkpoint, spec, tiny_samples(), *backend, *writer, options);
     result.digest = writer->complete();
     const Json report = Json::object({{"schema", kReportSchema},
                                       {"job", to.job},

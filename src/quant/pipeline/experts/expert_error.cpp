@@ -13,6 +13,7 @@
 #include <cmath>
 #include <map>
 
+#include "calibration/joined_sums.h"
 #include "model/mixers/mixture.h"
 #include "quant/pipeline/experts/mixture_quantizer.h"
 
@@ -42,17 +43,18 @@ void exchange_linears(OriginalExpert& original, BlockWeights& weights) {
       std::swap(weights.at(id).parts[part].weight, linear.parts[part].weight);
 }
 
-struct ErrorSums {
+// What one chunk changed, and what it is: both sums of the error.
+std::array<double, 2> error_sums(const std::vector<float>& rounded, const std::vector<float>& original) {
   double changed = 0, whole = 0;
-  void add(const std::vector<float>& rounded, const std::vector<float>& original) {
-    for (std::size_t i = 0; i < original.size(); ++i) {
-      const double was = original[i], lost = rounded[i] - was;
-      changed += lost * lost;
-      whole += was * was;
-    }
+  for (std::size_t i = 0; i < original.size(); ++i) {
+    const double was = original[i], lost = rounded[i] - was;
+    changed += lost * lost;
+    whole += was * was;
   }
-  double relative() const { return changed == 0 ? 0 : whole == 0 ? 1 : changed / whole; }
-};
+  return {changed, whole};
+}
+
+double relative(double changed, double whole) { return changed == 0 ? 0 : whole == 0 ? 1 : changed / whole; }
 
 }  // namespace
 
@@ -68,7 +70,7 @@ std::vector<double> MixtureQuantizer::output_errors() {
                        none ? static_cast<float>(std::sqrt(mean_square())) : 1});
   }
   const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, block_.run.plan.experts_at_once));
-  std::vector<double> errors;
+  ExactSums sums(2 * experts.size());
   for (std::size_t first = 0; first < experts.size(); first += at_once) {
     const auto batch = std::span(experts).subspan(first, std::min(at_once, experts.size() - first));
     std::vector<OriginalExpert> originals(batch.size());
@@ -81,7 +83,6 @@ std::vector<double> MixtureQuantizer::output_errors() {
         set_weight(backend, block_.run.plan.compute, linear, view, originals[i][id]);
         block_.works.erase(id);
       }
-    std::vector<ErrorSums> sums(batch.size());
     stream_.each_expert_input(
         block_.number, block_.weights, batch, ExpertInput::kOfGateAndUp,
         [&](std::size_t i, const TensorView& x) {
@@ -90,12 +91,14 @@ std::vector<double> MixtureQuantizer::output_errors() {
           };
           const std::vector<float> rounded = given();
           exchange_linears(originals[i], weights);
-          sums[i].add(rounded, given());
+          sums.add(2 * (first + i), std::span<const double>(error_sums(rounded, given())));
           exchange_linears(originals[i], weights);
         },
         Samples::kForSearch);
-    for (const ErrorSums& sum : sums) errors.push_back(sum.relative());
   }
+  const ZeroedNumbers<double> all = round_together(std::move(sums), block_.run.ranks());
+  std::vector<double> errors;
+  for (std::size_t e = 0; e < experts.size(); ++e) errors.push_back(relative(all[2 * e], all[2 * e + 1]));
   block_.run.clock.charge("losses");
   return errors;
 }

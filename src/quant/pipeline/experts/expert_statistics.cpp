@@ -3,12 +3,14 @@
 // Every pass makes the mixture's input again from the residual stream and asks the router again: neither is
 // changed while the experts are quantized, so every pass sends the same rows to the same experts. A chunk's
 // rows of one expert are gathered in their order and summed by themselves.
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
 #include <numeric>
 
 #include "base/error.h"
+#include "calibration/joined_sums.h"
 #include "model/mixers/mixture.h"
 #include "quant/pipeline/activation_stream.h"
 
@@ -57,10 +59,24 @@ std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceW
                sums.add(0, std::span<const double>(chunk_sums));
                sums.trim();
              });
+  count_of_all(counts, samples);
   if (squares == nullptr) return counts;
-  const ZeroedNumbers<double> rounded = std::move(sums).round();
+  const ZeroedNumbers<double> rounded = round_together(std::move(sums), *ranks_);
   squares->assign(rounded.begin(), rounded.end());
   return counts;
+}
+
+// What this rank counted becomes what all did.
+void ActivationStream::count_of_all(std::vector<std::int64_t>& counts, Samples samples) {
+  const std::size_t experts = counts.size(), rank = static_cast<std::size_t>(ranks_->rank());
+  std::vector<std::int64_t> each(experts * static_cast<std::size_t>(ranks_->size()));
+  std::copy(counts.begin(), counts.end(), each.begin() + static_cast<std::ptrdiff_t>(rank * experts));
+  add_up(each, *ranks_);
+  std::fill(counts.begin(), counts.end(), 0);
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (i == rank * experts && samples == Samples::kAll) routed_before_ = counts;
+    counts[i % experts] += each[i];
+  }
 }
 
 void ActivationStream::each_expert_input(
@@ -113,9 +129,12 @@ std::vector<InputStats> ActivationStream::expert_statistics(int block, const Dev
                                     : spec(block).at(experts.front().expert->inner).channels;
   GramSquare square(backend, channels);
   std::vector<std::unique_ptr<StatsCollector>> collectors;
-  std::vector<std::int64_t> before(experts.size());
+  std::vector<std::int64_t> before;  // rows of each that were seen, or are another rank's and come first
   for (const SeenExpert& seen : experts) {
     collectors.push_back(std::make_unique<StatsCollector>(channels));
+    before.push_back(ranks_->size() == 1 ? 0
+                     : seen.routed       ? routed_before_.at(*seen.routed)
+                                         : tokens_before());
     if (rows != nullptr) rows->emplace_back(seen.rows, channels);
   }
   each_expert_input(block, weights, experts, input, [&](std::size_t i, const TensorView& x) {
@@ -124,7 +143,8 @@ std::vector<InputStats> ActivationStream::expert_statistics(int block, const Dev
     before[i] += x.rows();
   });
   std::vector<InputStats> stats;
-  for (const auto& collector : collectors) stats.push_back(collector->finish());
+  for (const auto& collector : collectors) stats.push_back(collector->finish(*ranks_));
+  for (std::size_t i = 0; rows != nullptr && i < experts.size(); ++i) (*rows)[i].join(*ranks_);
   return stats;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/named_range.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
@@ -66,7 +67,9 @@ bool MixtureQuantizer::is_starved(std::size_t expert) const {
 }
 
 void MixtureQuantizer::check(const InputStats& stats, SiteId site) const {
-  check_finite(stats, block_.spec, site, block_.run.source.checkpoint().path(), block_.run.plan.compute);
+  find_together(block_.run.ranks(), [&] {
+    check_finite(stats, block_.spec, site, block_.run.source.checkpoint().path(), block_.run.plan.compute);
+  });
 }
 
 // Of the weights that multiply rows, over all rows of all experts.

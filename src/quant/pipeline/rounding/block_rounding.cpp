@@ -44,7 +44,7 @@ void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModul
 }
 
 bool is_to_do(const QuantizeRun& run, const std::string& module) {
-  return run.planned.count(module) != 0 && run.writing.writer().lacks_module(module);
+  return run.planned.count(module) != 0 && run.quantizes(module);
 }
 
 // Of the linears that are fused with others, by what they are fused to; where one of them is to be done, all

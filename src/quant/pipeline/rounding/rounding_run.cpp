@@ -44,7 +44,8 @@ void RoundingRun::round_part(std::size_t block) {
 }
 
 void RoundingRun::take_shared() {
-  for (Json& findings : run_.writing.share_committed()) found_.push_back(std::move(findings));
+  for (Json& findings : run_.writing.share_committed(Committed::kParts))
+    found_.push_back(std::move(findings));
 }
 
 void RoundingRun::run() {
