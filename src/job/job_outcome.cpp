@@ -19,12 +19,23 @@ Json calibration_json(const Recipe& recipe, const CalibrationSet& calibration) {
   return json;
 }
 
+namespace {
+
+// Of several ranks how many they were, and the bytes of their messages.
+void add_ranks(Json& document, const JobOutcome& o) {
+  if (o.ranks > 1)
+    document["ranks"] = Json::object({{"count", o.ranks}, {"traffic_bytes", o.bytes_between_ranks}});
+}
+
+}  // namespace
+
 void add_findings(Json& report, const JobOutcome& o) {
   report["memory"]["planned_peak_bytes"] = o.planned_peak;
   if (o.memory_limit > 0) report["memory"]["limit_bytes"] = o.memory_limit;
   report["memory"]["peak_rss_bytes"] = o.peak_rss_bytes;
   report["memory"]["peak_device_bytes"] = o.peak_device_bytes;
   report["disk"] = traffic_json(o.disk);
+  add_ranks(report, o);
   if (o.prediction) {
     report["time"] = o.prediction->to_json();
     report["time"]["found_seconds"] = o.predicted_part;
@@ -57,6 +68,7 @@ Json outcome_json(const JobOutcome& o) {
                                 {"resumed_blocks", o.resumed_blocks},
                                 {"digest", o.facts.digest}});
   add_traffic(document, o.disk);
+  add_ranks(document, o);
   if (!o.mixed.is_null()) document["mixed"] = o.mixed;
   if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return document;

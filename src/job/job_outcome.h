@@ -27,6 +27,8 @@ struct JobOutcome {
   std::uint64_t peak_rss_bytes = 0;
   std::uint64_t peak_device_bytes = 0;  // of the device that held most
   DiskTraffic disk;
+  int ranks = 1;  // that shared the job
+  std::uint64_t bytes_between_ranks = 0;
   std::int64_t resumed_blocks = 0;
   std::vector<Fallback> fallbacks;
   std::vector<std::string> warnings;

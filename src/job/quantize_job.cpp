@@ -178,15 +178,18 @@ void QuantizeJob::fill_facts() {
   outcome_.memory_limit = settings_.memory_limit;
 }
 
-// What all ranks read and wrote, at rank 0.
+// What all ranks read, wrote and told each other, at rank 0.
 void QuantizeJob::count_traffic(std::uint64_t written_before) {
-  std::array<std::int64_t, 3> bytes = {
+  std::array<std::int64_t, 4> bytes = {
       static_cast<std::int64_t>(files_.model->counters().bytes_read),
       static_cast<std::int64_t>(io_.counters().bytes_written - written_before),
-      static_cast<std::int64_t>(files_.scratch->counters().bytes_written)};
+      static_cast<std::int64_t>(files_.scratch->counters().bytes_written),
+      static_cast<std::int64_t>(settings_.ranks().traffic())};
   settings_.ranks().sum_to(0, bytes);
   outcome_.disk = {reads(), form().outline().bytes_written, static_cast<std::uint64_t>(bytes[0]),
                    static_cast<std::uint64_t>(bytes[1]), static_cast<std::uint64_t>(bytes[2])};
+  outcome_.ranks = settings_.ranks().size();
+  outcome_.bytes_between_ranks = static_cast<std::uint64_t>(bytes[3]);
 }
 
 // Of several ranks rank 0 knows where the bytes come from, judges them and gives them their name.

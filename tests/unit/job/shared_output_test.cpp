@@ -27,6 +27,9 @@ const Program kSharingProgram = {"0.0.1", "abc1234", "llmq"};
 
 struct RankStopped {};
 
+// Of a block of the model.
+constexpr double kChannelsOfInputs[] = {128, 128, 128, 384};
+
 class SharedOutput : public ::testing::Test {
  protected:
   QuantizeRequest request(const std::string& output, const std::vector<std::string>& settings) const {
@@ -81,8 +84,8 @@ class SharedOutput : public ::testing::Test {
   // The report without what depends on time, on memory and on how the work was cut.
   Json report_of(const std::string& output) const {
     Json report = Json::parse(scratch_.read(output + "/report.json"), output);
-    for (const char* elsewhere : {"seconds", "seconds_by_part", "memory", "resumed_blocks", "disk", "recipe",
-                                  "prediction", "loaders"})
+    for (const char* elsewhere : {"seconds", "seconds_by_part", "memory", "resumed_blocks", "disk", "ranks",
+                                  "recipe", "prediction", "loaders"})
       report.erase(elsewhere);
     return report;
   }
@@ -144,6 +147,13 @@ TEST_F(SharedOutput, CalibrationWritesTheBytesAndTheReportOfOneProcess) {
   EXPECT_EQ(shared.at("digest"), once.at("digest"));
   EXPECT_EQ(output_digest(system_io(), scratch_ / "shared"), once.at("digest").as_string());
   EXPECT_EQ(report_of("shared"), report_of("whole"));
+  EXPECT_EQ(once.find("ranks"), nullptr);
+  EXPECT_EQ(shared.at("ranks").at("count"), Json(2));
+  // Of both blocks, two triangles of 8 bytes a place for each input, and little else.
+  double sums = 0;
+  for (const double channels : kChannelsOfInputs) sums += channels * (channels + 1) / 2;
+  const double told = shared.at("ranks").at("traffic_bytes").as_double();
+  EXPECT_NEAR(told / (2 * 2 * 8 * sums), 1, 0.1);
 }
 
 TEST_F(SharedOutput, RanksWithoutAShardHaveNothingToDo) {
