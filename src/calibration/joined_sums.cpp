@@ -73,6 +73,11 @@ void take_largest(std::span<float> values, Ranks& ranks) {
   ranks.broadcast(0, std::as_writable_bytes(values));
 }
 
+Dealt dealt_to(int rank, std::size_t units, const Ranks& ranks) {
+  const auto own = static_cast<std::size_t>(rank), size = static_cast<std::size_t>(ranks.size());
+  return {own * units / size, (own + 1) * units / size};
+}
+
 // Their bits are added up as whole numbers: what is 0 everywhere else stays as it is.
 void join_known(std::span<float> values, Ranks& ranks) {
   if (ranks.size() == 1) return;

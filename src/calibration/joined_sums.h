@@ -9,6 +9,8 @@
 //
 // Each of these is of all ranks, and of one rank alone it does nothing that takes time.
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -28,5 +30,23 @@ void add_up(std::span<std::int64_t> values, Ranks& ranks);
 void take_largest(std::span<float> values, Ranks& ranks);
 // Numbers of which each is known to one rank, and 0 on the others.
 void join_known(std::span<float> values, Ranks& ranks);
+
+// Of `units` that are dealt in contiguous runs those of rank r of N: from r units / N to (r + 1) units / N.
+struct Dealt {
+  std::size_t first = 0, end = 0;
+};
+Dealt dealt_to(int rank, std::size_t units, const Ranks& ranks);
+inline Dealt own_part(std::size_t units, const Ranks& ranks) { return dealt_to(ranks.rank(), units, ranks); }
+// `values` are of `units` that are dealt so, as many of each but the last, and each rank has made its own:
+// all of them, on every rank.
+template <class T>
+void join_parts(std::span<T> values, std::size_t units, std::size_t of_each, Ranks& ranks) {
+  for (int rank = 0; rank < ranks.size() && ranks.size() > 1; ++rank) {
+    const Dealt part = dealt_to(rank, units, ranks);
+    const std::size_t first = std::min(part.first * of_each, values.size()),
+                      end = std::min(part.end * of_each, values.size());
+    if (first < end) ranks.broadcast(rank, std::as_writable_bytes(values.subspan(first, end - first)));
+  }
+}
 
 }  // namespace llmq

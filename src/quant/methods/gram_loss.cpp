@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/side_by_side.h"
+#include "calibration/joined_sums.h"
 #include "quant/methods/scaled_rows.h"
 
 namespace llmq {
@@ -27,8 +28,8 @@ std::uint64_t GramLoss::buffer_bytes(std::uint64_t channels, std::uint64_t devic
 }
 
 GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
-                   std::span<const std::shared_ptr<Backend>> further_devices)
-    : channels_(channels), chunk_(rows_at_once(channels, backend.scratch_bytes())) {
+                   std::span<const std::shared_ptr<Backend>> further_devices, Ranks& ranks)
+    : channels_(channels), chunk_(rows_at_once(channels, backend.scratch_bytes())), ranks_(ranks) {
   devices_.emplace_back().backend = &backend;
   for (const std::shared_ptr<Backend>& further : further_devices)
     if (further->device().kind != DeviceKind::kHost) devices_.emplace_back().backend = further.get();
@@ -61,13 +62,15 @@ float* GramLoss::staging(OnDevice& device, std::int64_t rows) const {
 template <class Work>
 void GramLoss::each_chunk(std::int64_t total, ThreadPool& pool, const Work& work) {
   const auto count = static_cast<std::int64_t>(devices_.size());
-  const std::int64_t items = (total + kRowsPerItem - 1) / kRowsPerItem,
+  const Dealt own = own_part(static_cast<std::size_t>(total), ranks_);
+  const auto begin = static_cast<std::int64_t>(own.first), end = static_cast<std::int64_t>(own.end);
+  const std::int64_t items = (end - begin + kRowsPerItem - 1) / kRowsPerItem,
                      share = (items + count - 1) / count * kRowsPerItem;
   const std::int64_t most = std::min(chunk_, share);
   side_by_side(devices_.size(), [&](std::size_t index, const std::atomic<bool>& failed) {
-    for (std::int64_t first = static_cast<std::int64_t>(index) * most; first < total && !failed;
+    for (std::int64_t first = begin + static_cast<std::int64_t>(index) * most; first < end && !failed;
          first += count * most)
-      work(devices_[index], first, std::min(most, total - first),
+      work(devices_[index], first, std::min(most, end - first),
            index == 0 ? pool : devices_[index].backend->workers());
   });
 }
@@ -80,6 +83,7 @@ void GramLoss::evaluate(std::span<double> loss, const std::function<void(std::in
                            loss.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
                            make_row, workers);
              });
+  join_parts(loss, loss.size(), 1, ranks_);
 }
 
 void GramLoss::evaluate_on(OnDevice& device, std::int64_t first, std::span<double> loss,
@@ -158,6 +162,7 @@ std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows,
             std::span(losses[c]).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
     }
   });
+  for (std::vector<double>& loss : losses) join_parts(std::span(loss), loss.size(), 1, ranks_);
   return losses;
 }
 
@@ -210,6 +215,7 @@ std::vector<double> GramLoss::shrunk_losses(std::int64_t rows,
         judge(device,
               std::span(losses).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
       });
+  join_parts(std::span(losses), losses.size(), 1, ranks_);
   return losses;
 }
 

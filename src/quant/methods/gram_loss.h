@@ -17,6 +17,7 @@
 #include "device/backend.h"
 #include "device/difference_maker.h"
 #include "quant/methods/rounding.h"
+#include "ranks/ranks.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -24,12 +25,15 @@ namespace llmq {
 class GramLoss {
  public:
   // `gram` is a full symmetric square [channels, channels]; products in `compute`. Further devices that have
-  // memory of their own judge rows beside the backend; no row's loss depends on where it is judged.
+  // memory of their own judge rows beside the backend; no row's loss depends on where it is judged. So ranks
+  // that all have the matrix are dealt rows, too, and tell each other what they lose: evaluate() and the like
+  // are of all of them, with the same rows.
   GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
-           std::span<const std::shared_ptr<Backend>> further_devices = {});
+           std::span<const std::shared_ptr<Backend>> further_devices = {}, Ranks& ranks = alone());
   GramLoss(const InputStats& stats, Backend& backend, Compute compute,
-           std::span<const std::shared_ptr<Backend>> further_devices = {})
-      : GramLoss(stats.gram_square(backend.workers()), stats.channels(), backend, compute, further_devices) {}
+           std::span<const std::shared_ptr<Backend>> further_devices = {}, Ranks& ranks = alone())
+      : GramLoss(stats.gram_square(backend.workers()), stats.channels(), backend, compute, further_devices,
+                 ranks) {}
 
   // How many rows of differences are judged in one call of Backend::quadratic_form, which reads the whole
   // square: as many as stay in the cache of the host, kHostBytes; a quarter of the scratch of a device that
@@ -82,7 +86,8 @@ class GramLoss {
   // Whose scales the devices' makers do not choose.
   static bool has_float_groups(std::int64_t rows, const std::function<Row(std::int64_t row)>& row_of);
   bool makes_differences() const;
-  // work(device, first, count, pool) for every chunk of `total` items, on all devices side by side.
+  // work(device, first, count, pool) for every chunk of this rank's of `total` items, on all devices side by
+  // side.
   template <class Work>
   void each_chunk(std::int64_t total, ThreadPool& pool, const Work& work);
   Buffer& with_room(OnDevice& device, Buffer OnDevice::*held, std::int64_t rows) const;
@@ -92,6 +97,7 @@ class GramLoss {
                    const std::function<void(std::int64_t item, float* d)>& make_row, ThreadPool& pool) const;
 
   std::int64_t channels_, chunk_;
+  Ranks& ranks_;
   std::vector<OnDevice> devices_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "calibration/input_stats.h"
 #include "device/backend.h"
+#include "ranks/ranks.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -28,6 +29,7 @@ struct RoundingProblem {
   std::unique_ptr<PreparedInput>* prepared = nullptr;  // of `stats`, likewise; filled by the method
   // These may take rows beside the backend; they are always the same ones for one `prepared`.
   std::span<const std::shared_ptr<Backend>> further_devices = {};
+  Ranks* ranks = nullptr;  // that have the same problem, and may take rows of it each; null: nobody
   float global_scale = 0;  // of a scheme of two levels: what this linear shares with those it is fused with
 };
 

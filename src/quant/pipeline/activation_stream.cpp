@@ -50,9 +50,8 @@ std::int64_t chunk_count(std::int64_t samples, std::int64_t length, std::int64_t
 }
 
 ChunkRun own_chunks(std::int64_t chunks, const Ranks& ranks) {
-  const std::int64_t rank = ranks.rank(), size = ranks.size();
-  return {static_cast<std::size_t>(rank * chunks / size),
-          static_cast<std::size_t>((rank + 1) * chunks / size)};
+  const Dealt own = own_part(static_cast<std::size_t>(chunks), ranks);
+  return {own.first, own.end};
 }
 
 ActivationStream::ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,

@@ -114,7 +114,7 @@ class StagedBlock {
     block_.put_on_devices(block_.works.at(producer).weight, producer);  // folded, not yet quantized
     const SeenInput seen = take_statistics(site, Samples::kForSearch);
     if (folding_.searches_by_gram()) {
-      GramLoss gram(seen.stats, run_.backend, run_.plan.compute, run_.options.further_devices);
+      GramLoss gram(seen.stats, run_.backend, run_.plan.compute, run_.options.further_devices, run_.ranks());
       folding_.fold(site, seen, &gram);
     } else {
       folding_.fold(site, seen, nullptr);
@@ -194,9 +194,10 @@ class StagedBlock {
     const NamedRange range(run_.backend, s.module);
     QuantizedMatrix matrix =
         run_.rounding_of(work.module->scheme)
-            .quantize({work.weight, s.out_features, s.in_features, &input.stats, work.module->scheme,
-                       &input.gram, &input.prepared, run_.options.further_devices, block_.global_scale(id)},
-                      run_.backend);
+            .quantize(
+                {work.weight, s.out_features, s.in_features, &input.stats, work.module->scheme, &input.gram,
+                 &input.prepared, run_.options.further_devices, &run_.ranks(), block_.global_scale(id)},
+                run_.backend);
     if (block_.at_work(s.site).size() == 1) input.prepared.reset();  // this was the input's last reader
     charge("rounding");
     judgement_.judge(work, matrix, input);

@@ -30,7 +30,7 @@ struct InputWithGram {
   InputWithGram(SeenInput of, const QuantizeRun& run)
       : seen(std::move(of)),
         stats(seen.stats),
-        gram(stats, run.backend, run.plan.compute, run.options.further_devices) {}
+        gram(stats, run.backend, run.plan.compute, run.options.further_devices, run.ranks()) {}
   InputWithGram(const InputWithGram&) = delete;
   InputWithGram& operator=(const InputWithGram&) = delete;
   SeenInput seen;

@@ -95,6 +95,21 @@ TEST(JoinedSums, CountsAddUpAndTheLargestIsTaken) {
   });
 }
 
+// Seven units of three numbers, the last of one, by as many ranks as make some of them have nothing.
+TEST(JoinedSums, PartsOfRanksAreJoined) {
+  constexpr std::size_t kUnits = 7, kNumbers = 19;
+  std::vector<int> expected(kNumbers);
+  std::iota(expected.begin(), expected.end(), 1);
+  for (const int size : {1, 2, 3, 9})
+    run_as_ranks(size, [&](Ranks& ranks) {
+      std::vector<int> numbers(kNumbers, -1);
+      const Dealt own = own_part(kUnits, ranks);
+      for (std::size_t i = 3 * own.first; i < std::min(3 * own.end, kNumbers); ++i) numbers[i] = expected[i];
+      join_parts(std::span(numbers), kUnits, 3, ranks);
+      EXPECT_EQ(numbers, expected) << "rank " << ranks.rank() << " of " << size;
+    });
+}
+
 // Chunks of an input dealt to ranks in runs; magnitudes 2^40 apart from chunk to chunk.
 TEST(JoinedSums, StatisticsAndRowsOfRanksAreThoseOfOneProcess) {
   constexpr std::int64_t kChannels = 19, kRows = 12, kChunks = 5;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
+#include "quant/methods/gram_loss.h"
 #include "quant/pipeline/activation_stream.h"
 #include "ranks/agreement.h"
 #include "ranks/thread_ranks.h"
@@ -262,6 +263,43 @@ TEST(RankedSamples, ActivationsThatAreNotFiniteEndAllAlike) {
     }
   });
   EXPECT_EQ(told, 3);
+}
+
+// What rows lose is found by whoever has them, on hosts and on devices that make differences themselves.
+TEST(RankedSamples, RowsAreDealtWhereTheyAreJudged) {
+  constexpr std::int64_t kRows = 70, kChannels = 32;
+  const std::vector<float> weight = floats_of(noise_tensor({kRows, kChannels}, 5)),
+                           gram = floats_of(noise_tensor({kChannels, kChannels}, 6));
+  QuantScheme scheme;
+  scheme.group_size = 16;
+  const std::vector<float> ones(kChannels, 1.0f), halves(kChannels, 0.5f);
+  const std::vector<const std::vector<float>*> scales = {&ones, &halves};
+  const std::vector<GramLoss::Shrink> shrinks = {{1, 1}, {0.5f, 0.75f}, {0.25f, 1}};
+  for (const char* kind : {"cpu", "emulated"}) {
+    std::vector<std::vector<double>> expected;
+    for (const int size : {1, 2, 3})
+      run_as_ranks(size, [&](Ranks& ranks) {
+        const std::shared_ptr<Backend> backend = devices_of(kind, 1).front();
+        ThreadPool& pool = backend->workers();
+        GramLoss loss(gram, kChannels, *backend, Compute::kFloat32, {}, ranks);
+        const auto row = [&](std::int64_t i) { return weight.data() + i * kChannels; };
+        std::vector<std::vector<double>> found = loss.scaled_losses(
+            kRows,
+            [&](std::int64_t i) {
+              return GramLoss::Row{row(i), &scheme};
+            },
+            scales, pool);
+        found.push_back(loss.shrunk_losses(
+            kRows,
+            [&](std::int64_t i) {
+              return GramLoss::RangedRow{row(i), {-0.5f, 0.5f}};
+            },
+            shrinks, scheme, pool));
+        found.push_back({output_energy(weight, kRows, kChannels, loss, pool)});
+        if (size == 1) expected = found;
+        EXPECT_EQ(found, expected) << kind << ", rank " << ranks.rank() << " of " << size;
+      });
+  }
 }
 
 // Every chunk is one rank's, and those of the original model's samples lie where the same ones of the

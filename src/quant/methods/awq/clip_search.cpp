@@ -60,7 +60,7 @@ class ClipSearch {
     const std::int64_t groups = static_cast<std::int64_t>(ranges_.size()) / rows;
     const auto options = static_cast<std::int64_t>(shrinks_.size());
     GramLoss gram(diagonal_block(*problem_.stats, first, count), count, backend_, compute_,
-                  problem_.further_devices);
+                  problem_.further_devices, or_alone(problem_.ranks));
     const auto row_of = [&](std::int64_t row) {
       return GramLoss::RangedRow{problem_.weight.data() + row * columns + first,
                                  ranges_[static_cast<std::size_t>(row * groups + g)]};

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "calibration/joined_sums.h"
 #include "quant/methods/gptq/device_rows.h"
 #include "quant/methods/gptq/factorization.h"
 #include "quant/methods/gptq/float_rows.h"
@@ -85,15 +86,31 @@ class Gptq final : public Method {
   }
 
  private:
+  // round(first row) for every tile of rows; of ranks each takes some, and is told what the others made.
+  template <class Round>
+  static void each_tile(const RoundingProblem& problem, QuantizedMatrix& matrix, ThreadPool& pool,
+                        const Round& round) {
+    Ranks& ranks = or_alone(problem.ranks);
+    const auto tile = static_cast<std::size_t>(host_tile_rows()),
+               tiles = (static_cast<std::size_t>(problem.out_features) + tile - 1) / tile;
+    const Dealt own = own_part(tiles, ranks);
+    pool.parallel_for(own.end - own.first, [&](std::size_t item, int) {
+      round(static_cast<std::int64_t>((own.first + item) * tile));
+    });
+    const std::size_t columns = tile * static_cast<std::size_t>(matrix.in_features),
+                      groups = tile * static_cast<std::size_t>(matrix.groups());
+    join_parts(std::span(matrix.codes), tiles, columns, ranks);
+    join_parts(std::span(matrix.scales), tiles, groups, ranks);
+    join_parts(std::span(matrix.zeros), tiles, groups, ranks);
+  }
+
   static void round_on_host(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
                             ThreadPool& pool) {
-    const std::int64_t tile = host_tile_rows();
-    pool.parallel_for(static_cast<std::size_t>((problem.out_features + tile - 1) / tile),
-                      [&](std::size_t item, int) {
-                        GptqRows rows(linear, problem, static_cast<std::int64_t>(item) * tile);
-                        rows.run();
-                        rows.write(matrix);
-                      });
+    each_tile(problem, matrix, pool, [&](std::int64_t first) {
+      GptqRows rows(linear, problem, first);
+      rows.run();
+      rows.write(matrix);
+    });
   }
 
   void round_to_floats(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
@@ -102,13 +119,11 @@ class Gptq final : public Method {
         global_scale_of(problem.scheme, problem.weight, floats_.search, problem.global_scale, pool);
     std::fill(matrix.zeros.begin(), matrix.zeros.end(), static_cast<std::uint8_t>(matrix.scheme.middle()));
     const FloatScales scales(problem.scheme, floats_.search, matrix.global_scale);
-    const std::int64_t tile = host_tile_rows();
-    pool.parallel_for(static_cast<std::size_t>((problem.out_features + tile - 1) / tile),
-                      [&](std::size_t item, int) {
-                        FloatRows rows(linear, problem, scales, static_cast<std::int64_t>(item) * tile);
-                        rows.run();
-                        rows.write(matrix);
-                      });
+    each_tile(problem, matrix, pool, [&](std::int64_t first) {
+      FloatRows rows(linear, problem, scales, first);
+      rows.run();
+      rows.write(matrix);
+    });
   }
 
   int sweeps() const { return options_.descent_sweeps.value_or(1); }
