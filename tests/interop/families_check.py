@@ -3,7 +3,8 @@ does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Gemma 2 to 4, Cohere 2 and Fal
 Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit; GPTQ and AWQ run on them, and
 other methods are refused by name.
 
-    families_check.py LLMQ WORK
+    families_check.py LLMQ WORK            all of these
+    families_check.py LLMQ WORK NAME...    golden models of make_random_models.py alone, as wide as groups need: a dense family's first run
 """
 import json
 import os
@@ -16,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GraniteConfig, GraniteMoeConfig, Llama4TextConfig, MiniMaxM2Config, MixtralConfig, OPTConfig, Olmo2Config, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5TextConfig, Starcoder2Config)
 
-from make_random_models import add_further_block, as_fp8
+from make_random_models import add_further_block, as_fp8, make_config
 from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity, perplexity
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
@@ -315,8 +316,20 @@ def check_float8_source(program, source, work):
            f"deepseek_v3 in FP8: {len(codes[0])} tensors of codes and scales are those of its numbers")
 
 
+def golden_form(name):
+    config = make_config(name, 128, 2)
+    config.vocab_size, config.max_position_embeddings, config.intermediate_size = 2048, 512, 192
+    if getattr(config, "head_dim", None):
+        config.head_dim = 32
+    return config
+
+
 def main():
-    program, work = sys.argv[1:3]
+    program, work, named = *sys.argv[1:3], sys.argv[3:]
+    for name in named:
+        check_family(program, name, random_model(golden_form(name), os.path.join(work, name)), work)
+    if named:
+        finish()
     phi3 = fused_tinystories(os.path.join(work, "phi3"))
     ours = own_perplexity(program, TINYSTORIES, 2)
     fused = own_perplexity(program, phi3, 2)

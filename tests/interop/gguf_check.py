@@ -274,9 +274,14 @@ if beside_llama_cpp:
                                                  byte_fallback=True, input_sentence_size=4000, minloglevel=2)
         models["phi3-pieces"] = random_model("phi3-pieces", Phi3Config(vocab_size=2048, pad_token_id=None, original_max_position_embeddings=128,
                                                                        sliding_window=None, **sizes), TINYSTORIES)
-        for name in ("phi3-pieces", "gemma2", "gemma3"):
+        for name in ("phi3-pieces", "gemma2", "gemma3", "ernie4_5"):
             shutil.copy(f"{models['sentencepiece']}/tokenizer.model", models[name])
+        with open(f"{models['ernie4_5']}/tokenizer_config.json", "r+", encoding="utf-8") as file:  # of which the converter says this, last of all
+            said = json.load(file)
+            file.seek(0), file.truncate()
+            json.dump({**said, "add_prefix_space": True}, file)
     except ImportError:
+        del models["ernie4_5"]
         print("SKIPPED in part: the package sentencepiece is not installed, so a tokenizer.model is not compared with llama.cpp's converter")
 
 

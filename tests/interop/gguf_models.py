@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from peer import TINYSTORIES
 from safetensors.torch import load_file, save_file
-from transformers import (Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, AutoModelForImageTextToText, FalconConfig, Gemma4TextConfig, Glm4Config,
+from transformers import (Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, AutoModelForImageTextToText, Ernie4_5Config, FalconConfig, Gemma4TextConfig, Glm4Config,
                           Glm4MoeConfig, Glm4MoeLiteConfig, Llama4TextConfig, Ministral3Config, Mistral3Config, Olmo3Config, Qwen3_5MoeTextConfig, Qwen3_5TextConfig,
                           Qwen3NextConfig, SmolLM3Config, Starcoder2Config)
 from make_random_models import fill
@@ -109,6 +109,8 @@ def dense_models(random_model, tokenizer, work):
     models = {
         "olmo3": random_model("olmo3-tiny", Olmo3Config(**DENSE, vocab_size=VOCABULARY, sliding_window=64, rope_parameters=stretched), tokenizer),
         "ministral3": random_model("ministral3-tiny", Ministral3Config(**DENSE, vocab_size=VOCABULARY, head_dim=32, rope_parameters=grows), tokenizer),
+        # Of a vocabulary of SentencePiece's, as the converter wants it.
+        "ernie4_5": random_model("ernie4_5-tiny", Ernie4_5Config(**{**DENSE, "tie_word_embeddings": True}, vocab_size=2048, head_dim=128), TINYSTORIES),
         "starcoder2": random_model("starcoder2-tiny", Starcoder2Config(**DENSE, vocab_size=VOCABULARY, sliding_window=None, use_bias=True), tokenizer),
         "starcoder2-window": random_model("starcoder2-window-tiny", Starcoder2Config(**{**DENSE, "tie_word_embeddings": True}, vocab_size=VOCABULARY, sliding_window=16),
                                           tokenizer),

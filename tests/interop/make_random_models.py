@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, Llama4TextConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, DeepseekV2Config, DeepseekV3Config, Ernie4_5Config, FalconConfig, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig, GptOssConfig, GraniteConfig, GraniteMoeConfig, Llama4TextConfig, LlamaConfig, MiniMaxM2Config, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, name_layers, part_experts, save_wrapper
 
@@ -136,6 +136,13 @@ MODELS = {
     ),
     "seed_oss": (SeedOssConfig, dict(head_dim=12), "float32", []),
     "seed_oss-biases": (SeedOssConfig, dict(head_dim=16, attention_out_bias=True, mlp_bias=True), "bfloat16", []),
+    "ernie4_5": (Ernie4_5Config, dict(head_dim=12, tie_word_embeddings=True), "float32", []),
+    "ernie4_5-biases": (
+        Ernie4_5Config,
+        dict(head_dim=None, use_bias=True, rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=8.0, beta_slow=0.5)),
+        "bfloat16",
+        ["transformers4"],
+    ),
     "starcoder2": (Starcoder2Config, dict(sliding_window=9), "float32", []),
     "starcoder2-no-biases": (Starcoder2Config, dict(use_bias=False, sliding_window=None, tie_word_embeddings=True), "bfloat16", []),
     "qwen3_moe": (

@@ -85,8 +85,8 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, std::int64_t rows
          {fmt::format("its vocabulary is none of pieces with bytes, as a {} has it", rules.model), files.file,
           "model", "keep the model in safetensors"});
   const Json* space = files.config.find("add_prefix_space");
-  if (rules.says_prefix && space != nullptr && space->is_bool())
-    metadata.set_bool(prefix + "add_space_prefix", space->as_bool());
+  const bool told = space != nullptr && space->is_bool(), told_last = rules.says_prefix_last && told;
+  if (rules.says_prefix && told) metadata.set_bool(prefix + "add_space_prefix", space->as_bool());
   const bool pieces = sentencepiece && !plain && io.exists(checkpoint.path() / "tokenizer.model");
   VocabularyTokens tokens = pieces ? tokens_of_pieces(io, files, checkpoint.path(), rows, rules.added_as_told)
                                    : read_tokens(files, rows, !sentencepiece);
@@ -123,9 +123,10 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, std::int64_t rows
   if (ends.sep) metadata.set_bool(prefix + "add_sep_token", *ends.sep);
   if (ends.eos) metadata.set_bool(prefix + "add_eos_token", *ends.eos);
   const bool prepends = prepends_space(files.tokenizer);
-  if (sentencepiece && !plain && !rules.never_prefixes && !prepends)
+  if (sentencepiece && !plain && !rules.never_prefixes && !prepends && !told_last)
     metadata.set_bool(prefix + "add_space_prefix", false);
   add_chat_template(io, checkpoint, files, metadata);
+  if (told_last) metadata.set_bool(prefix + "add_space_prefix", space->as_bool() && prepends);
   if (rules.never_prefixes && (pieces || !prepends)) metadata.set_bool(prefix + "add_space_prefix", false);
   if (plain) {
     metadata.set_bool(prefix + "add_space_prefix", false);

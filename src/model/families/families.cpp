@@ -13,7 +13,7 @@ extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kP
     kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
     kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily, kGemma3Family, kQwen3NextFamily, kQwen35Text,
     kQwen35MoeText, kGemma2Family, kGptOssFamily, kGlm4MoeFamily, kMiniMaxM2Family, kGemma4Family,
-    kDeepseekV2Family, kDeepseekV3Family, kKimiK2Family, kGlm4MoeLiteFamily, kLlama4Family;
+    kDeepseekV2Family, kDeepseekV3Family, kKimiK2Family, kGlm4MoeLiteFamily, kLlama4Family, kErnieFamily;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
@@ -24,14 +24,15 @@ std::span<const Family* const> families() {
       &kCohere2Family,    &kFalconFamily,     &kGemma3Family,     &kQwen3NextFamily, &kQwen35Text,
       &kQwen35MoeText,    &kGemma2Family,     &kGptOssFamily,     &kGlm4MoeFamily,   &kMiniMaxM2Family,
       &kGemma4Family,     &kDeepseekV2Family, &kDeepseekV3Family, &kKimiK2Family,    &kGlm4MoeLiteFamily,
-      &kLlama4Family};
+      &kLlama4Family,     &kErnieFamily};
   return kAll;
 }
 
 bool is_same_in_mlx(std::string_view model_type) {
-  static constexpr std::string_view kSame[] = {
-      "llama", "mistral", "ministral3", "qwen2",  "qwen3",       "phi3",   "olmo2",   "olmo3",     "smollm3",
-      "glm4",  "granite", "seed_oss",   "gemma2", "gemma3_text", "cohere", "cohere2", "starcoder2"};
+  static constexpr std::string_view kSame[] = {"llama",   "mistral",    "ministral3", "qwen2",       "qwen3",
+                                               "phi3",    "olmo2",      "olmo3",      "smollm3",     "glm4",
+                                               "granite", "seed_oss",   "gemma2",     "gemma3_text", "cohere",
+                                               "cohere2", "starcoder2", "ernie4_5"};
   return std::find(std::begin(kSame), std::end(kSame), model_type) != std::end(kSame);
 }
 

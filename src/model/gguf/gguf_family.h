@@ -168,6 +168,7 @@ struct GgufVocabulary {
   // That no space is put before a text is said last of all; beside tokenizer.model whatever the other does.
   bool never_prefixes = false;
   bool says_prefix = false;           // tokenizer_config.json's add_prefix_space is said first of all
+  bool says_prefix_last = false;      // the same, last of all
   std::int64_t says_bos_at_size = 0;  // with as many tokens, whether BOS is added is said last of all
   bool added_as_told = false;  // beside tokenizer.model, added tokens are what tokenizer.json says of them
   // Keys ("eot") and the added tokens that they name, where nothing else says it; those there are.

@@ -83,7 +83,7 @@ TEST_P(DenseGguf, GivesBackStructureAndWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Families, DenseGguf,
                          ::testing::Values("glm4", "smollm3", "olmo3", "ministral3", "starcoder2", "cohere",
-                                           "cohere-norms", "cohere2"),
+                                           "cohere-norms", "cohere2", "ernie4_5"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');

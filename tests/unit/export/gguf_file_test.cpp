@@ -114,6 +114,7 @@ TEST(GgufFile, RefusesWhatTheArchitectureDoesNotCompute) {
                                    {"qwen2-window", "sliding"},
                                    {"olmo2-biases", "llama.cpp's olmo2 has no place for this bias"},
                                    {"seed_oss-biases", "llama.cpp's seed_oss has no place for this bias"},
+                                   {"ernie4_5-biases", "llama.cpp's ernie4_5 has no place for this bias"},
                                    {"qwen3_moe-dense-block", "qwen3moe always divides the weights"},
                                    {"qwen2_moe-step", "qwen2moe models have experts in every block"},
                                    {"olmoe-biases", "olmoe never divides the weights"},
@@ -323,6 +324,19 @@ TEST(GgufFile, TokenizersAndWindowsSurvive) {
   const std::string text = "Once upon a time, there was a little girl.  She said: \"No!\"\n the end";
   EXPECT_EQ(after.encode(text), before.encode(text));
   EXPECT_EQ(after.decode(after.encode(text)), before.decode(before.encode(text)));
+}
+
+// Of this family the converter says it behind all else.
+TEST(GgufFile, ErniesPrefixIsSaidLastAsItIsTold) {
+  TemporaryDirectory directory;
+  const Path model = golden_model(directory, "ernie4_5");
+  write_text_atomically(system_io(), model / "tokenizer_config.json",
+                        R"({"add_prefix_space": false, "chat_template": "{{ messages }}"})");
+  to_gguf(system_io(), model.string(), directory / "m.gguf", "f32");
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  EXPECT_FALSE(file.header.boolean("tokenizer.ggml.add_space_prefix"));
+  const std::string text = read_text(system_io(), directory / "m.gguf");
+  EXPECT_GT(text.find("tokenizer.ggml.add_space_prefix"), text.find("tokenizer.chat_template"));
 }
 
 // What the converter leaves to llama.cpp's defaults, which would add BOS and a space here.

@@ -62,7 +62,7 @@ Findings named_architectures(const std::string& path, const std::string& text) {
   static const std::regex architecture(
       "(?:^|[^A-Za-z])([Ll]lama|[Qq]wen|[Mm]istral|[Mm]inistral|[Mm]ixtral|[Pp]hi|[Oo]pt|OPT|[Oo]lmoe?|OLMoE?"
       "|[Gg]ranite|[Gg]lm4?|GLM|[Mm]ini[Mm]ax|[Cc]ohere2?|[Gg]emma[0-9]?|[Gg]pt_?[Oo]ss|[Ff]alcon|[Dd]eep[Ss]"
-      "eek|[Kk]imi)"
+      "eek|[Kk]imi|[Ee]rnie|ERNIE)"
       "(?![a-z]|\\.cpp|-[a-z])");
   return lines_with(path, text, architecture, "names the architecture");
 }
@@ -75,7 +75,7 @@ Findings compared_architectures(const std::string& path, const std::string& text
       "?|phi3|opt|"
       "olmo[23]|olmoe|smollm3|seed_oss|"
       "starcoder2|granite|glm4|glm4_moe|minimax_m2|cohere2?|gemma2|gemma[34]_text|gemma[34]|gpt_oss|falcon|"
-      "deepseek_v[23]|kimi_k2|glm4_moe_lite)["
+      "deepseek_v[23]|kimi_k2|glm4_moe_lite|ernie4_5)["
       "\".]";
   static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
                                    name + "\\s*[=!]=");

@@ -70,6 +70,38 @@ TEST(SeedOss, HasBiasesOfItsOwn) {
   EXPECT_THAT(sentence_of(model), HasSubstr("o_proj.bias: is missing"));
 }
 
+TEST(Ernie, NeighboursTurnAndAllLinearsHaveBiasesOrNone) {
+  ScratchModel model("ernie4_5", "Ernie4_5ForCausalLM");
+  EXPECT_THAT(sentence_of(model), HasSubstr("says [512, 16]")) << "heads of 128 where head_dim is absent";
+  model.config["head_dim"] = nullptr;
+  for (const char* key : {"num_key_value_heads", "rope_theta", "tie_word_embeddings"})
+    model.config.erase(key);
+  model.tensors.erase("lm_head.weight");
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_TRUE(spec.tied_head);
+  EXPECT_EQ(spec.ropes.front().theta, 5e5);
+  for (const BlockSpec& block : spec.blocks) {
+    EXPECT_EQ(block.attention()->kv_heads, 2);
+    EXPECT_EQ(block.attention()->rope.dims, 4);
+    EXPECT_EQ(block.attention()->rope.pairs, RopePairs::kNeighbours);
+  }
+  model.config["use_bias"] = true;
+  for (const auto& [linear, rows] :
+       std::initializer_list<std::pair<const char*, std::int64_t>>{{"self_attn.q", 16},
+                                                                   {"self_attn.k", 8},
+                                                                   {"self_attn.v", 8},
+                                                                   {"self_attn.o", 16},
+                                                                   {"mlp.gate", 24},
+                                                                   {"mlp.up", 24},
+                                                                   {"mlp.down", 16}}) {
+    EXPECT_THAT(sentence_of(model), HasSubstr(linear + std::string("_proj.bias: is missing")));
+    model.add_to_blocks(linear + std::string("_proj.bias"), scratch_ramp({rows}));
+  }
+  EXPECT_EQ(sentence_of(model), "");
+  model.config["attention_bias"] = true;
+  EXPECT_THAT(sentence_of(model), HasSubstr("attention_bias"));
+}
+
 void as_olmo3(ScratchModel& model) {
   for (const char* block : {"model.layers.0.", "model.layers.1."})
     model.tensors.erase(block + std::string("input_layernorm.weight"));

@@ -4,10 +4,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
+#include <sstream>
 
+#include "base/io.h"
 #include "io/gguf_rows.h"
+#include "model/gguf/gguf_family.h"
 #include "tests/unit/io/small_gguf.h"
 
 namespace llmq {
@@ -234,7 +239,7 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
       ErrorKind::kUnsupported,
       "llama, qwen2, qwen3, phi3, olmo2, smollm3, seed_oss, starcoder2, qwen3moe, qwen2moe, olmoe, granite, "
       "granitemoe, mistral3, glm4, command-r, cohere2, falcon, gemma3, qwen3next, qwen35, qwen35moe, gemma2, "
-      "gpt-oss, glm4moe, minimax-m2, gemma4, deepseek2 and llama4 are",
+      "gpt-oss, glm4moe, minimax-m2, gemma4, deepseek2, llama4 and ernie4_5 are",
       [&] { read(unknown); });
   GgufBytes windowed = small_gguf("qwen2");
   windowed.u32("qwen2.attention.sliding_window", 32);
@@ -243,6 +248,21 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
                  [&] { read(windowed); });
   GgufBytes nothing;
   expect_refusal(ErrorKind::kBadInput, "general.architecture", [&] { read(nothing); });
+}
+
+TEST(GgufModel, TheReferenceListsEveryArchitecture) {
+  std::set<std::string> there, listed;
+  for (const Family* family : families())
+    if (family->gguf != nullptr) there.insert(family->gguf->architecture);
+  const std::string page = read_text(system_io(), Path(LLMQ_SOURCE_DIR) / "docs/reference/formats.md");
+  const std::string before = "versions 2 and 3, architectures";
+  const std::size_t begin = page.find(before) + before.size();
+  std::string list = page.substr(begin, page.find(';', begin) - begin);
+  std::replace(list.begin(), list.end(), ',', ' ');
+  std::istringstream words(list);
+  for (std::string word; words >> word;)
+    if (word != "and") listed.insert(word);
+  EXPECT_EQ(listed, there);
 }
 
 TEST(GgufModel, RefusesSizesThatDisagree) {
