@@ -915,6 +915,7 @@ FAULTS = [
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*ministral3*")]),
     Fault("ernie-turns-halves", "src/model/families/ernie4_5.cpp", "RopePairs::kNeighbours", "RopePairs::kHalves", [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*ernie4_5")]),
     Fault("an-mlp-without-its-biases", "src/model/families/ernie4_5.cpp", "traits.o_bias = traits.mlp_bias =", "traits.o_bias =", [("llmq_unit_model", "Ernie.*")]),
+    Fault("ernies-biases-in-a-gguf-are-taken", "src/model/families/ernie4_5.cpp", "refuse_gguf_biases(header,", "static_cast<void>(header), static_cast<void>(", [("llmq_unit_model", "GgufModel.Ernies*")]),
     Fault("what-is-told-of-the-prefix-is-dropped", "src/export/gguf/vocabulary.cpp", "if (told_last) metadata", "if (told_last && prepends) metadata", [("llmq_unit_export", "GgufFile.ErniesPrefix*")]),
     Fault("pairs-of-halves-alone", "src/model/mixers/attention.cpp", "angles), spec.rope.pairs);", "angles), RopePairs::kHalves);",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*glm4*")]),

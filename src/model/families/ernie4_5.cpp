@@ -19,7 +19,10 @@ void read_ernie(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
 }
 
 // llama.cpp reads a bias of no linear but attention's, and adds none of its output.
-void add_ernie_gguf(const GgufHeader& header, Json&) { refuse_gguf_biases(header, "ERNIE 4.5"); }
+void add_ernie_gguf(const GgufHeader& header, Json& config) {
+  refuse_gguf_biases(header, "dense ERNIE 4.5");
+  config["use_bias"] = false;  // which mlx-lm wants to be told
+}
 
 constexpr GgufFamily kErnieGguf = {.architecture = "ernie4_5",
                                    .names = kLlamaNames,

@@ -250,6 +250,16 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   expect_refusal(ErrorKind::kBadInput, "general.architecture", [&] { read(nothing); });
 }
 
+TEST(GgufModel, ErniesHaveNoBiasesThere) {
+  GgufBytes bytes = small_gguf("ernie4_5");
+  EXPECT_FALSE(read(bytes).config.at("use_bias").as_bool());
+  for (const char* name : {"blk.0.attn_q.bias", "blk.0.attn_output.bias"})
+    bytes.tensor(name, {8}, std::vector<float>(8));
+  for (const char* name : {"blk.0.attn_k.bias", "blk.0.attn_v.bias"})
+    bytes.tensor(name, {4}, std::vector<float>(4));
+  expect_refusal(ErrorKind::kUnsupported, "a dense ERNIE 4.5 model with biases", [&] { read(bytes); });
+}
+
 TEST(GgufModel, TheReferenceListsEveryArchitecture) {
   std::set<std::string> there, listed;
   for (const Family* family : families())
