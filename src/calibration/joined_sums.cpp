@@ -78,6 +78,16 @@ Dealt dealt_to(int rank, std::size_t units, const Ranks& ranks) {
   return {own * units / size, (own + 1) * units / size};
 }
 
+void join_bytes(std::span<std::byte> values, std::size_t units, std::size_t of_each, Ranks& ranks) {
+  if (ranks.size() == 1) return;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const Dealt part = dealt_to(rank, units, ranks);
+    const std::size_t first = std::min(part.first * of_each, values.size()),
+                      end = std::min(part.end * of_each, values.size());
+    if (first < end) ranks.broadcast(rank, values.subspan(first, end - first));
+  }
+}
+
 // Their bits are added up as whole numbers: what is 0 everywhere else stays as it is.
 void join_known(std::span<float> values, Ranks& ranks) {
   if (ranks.size() == 1) return;

@@ -9,7 +9,6 @@
 //
 // Each of these is of all ranks, and of one rank alone it does nothing that takes time.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,16 +36,12 @@ struct Dealt {
 };
 Dealt dealt_to(int rank, std::size_t units, const Ranks& ranks);
 inline Dealt own_part(std::size_t units, const Ranks& ranks) { return dealt_to(ranks.rank(), units, ranks); }
-// `values` are of `units` that are dealt so, as many of each but the last, and each rank has made its own:
-// all of them, on every rank.
+// `values` are of `units` that are dealt so, `of_each` of every one but the last, and each rank has made its
+// own: all of them, on every rank.
+void join_bytes(std::span<std::byte> values, std::size_t units, std::size_t of_each, Ranks& ranks);
 template <class T>
 void join_parts(std::span<T> values, std::size_t units, std::size_t of_each, Ranks& ranks) {
-  for (int rank = 0; rank < ranks.size() && ranks.size() > 1; ++rank) {
-    const Dealt part = dealt_to(rank, units, ranks);
-    const std::size_t first = std::min(part.first * of_each, values.size()),
-                      end = std::min(part.end * of_each, values.size());
-    if (first < end) ranks.broadcast(rank, std::as_writable_bytes(values.subspan(first, end - first)));
-  }
+  join_bytes(std::as_writable_bytes(values), units, of_each * sizeof(T), ranks);
 }
 
 }  // namespace llmq

@@ -80,8 +80,8 @@ void ModelDirectory::tell_shares() const {
   const auto ranks = static_cast<std::size_t>(ranks_.size()), shards = shards_.size();
   std::string told = fmt::format("{} ranks share {} shard{}", ranks, shards, shards == 1 ? "" : "s");
   if (ranks > shards)
-    told += fmt::format("; {} of them ha{} nothing to do, for one rank writes a shard: smaller ones are more",
-                        ranks - shards, ranks - shards == 1 ? "s" : "ve");
+    told += fmt::format("; {} of them write{} none, for one rank writes a shard: smaller ones are more",
+                        ranks - shards, ranks - shards == 1 ? "s" : "");
   Log::get().note(told);
 }
 

@@ -49,6 +49,10 @@ std::int64_t chunk_count(std::int64_t samples, std::int64_t length, std::int64_t
   return (samples + per_chunk - 1) / per_chunk;
 }
 
+ChunkRun ChunkRun::every(std::size_t stride) const {
+  return {(first + stride - 1) / stride, (end + stride - 1) / stride};
+}
+
 ChunkRun own_chunks(std::int64_t chunks, const Ranks& ranks) {
   const Dealt own = own_part(static_cast<std::size_t>(chunks), ranks);
   return {own.first, own.end};

@@ -68,9 +68,7 @@ struct ChunkRun {
   std::size_t first = 0, end = 0;
   bool has(std::size_t chunk) const { return chunk >= first && chunk < end; }
   // The same samples' among every stride-th of the chunks.
-  ChunkRun every(std::size_t stride) const {
-    return {(first + stride - 1) / stride, (end + stride - 1) / stride};
-  }
+  ChunkRun every(std::size_t stride) const;
 };
 // Rank r of N has the chunks from r C / N to (r + 1) C / N.
 ChunkRun own_chunks(std::int64_t chunks, const Ranks& ranks);

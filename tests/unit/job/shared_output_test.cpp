@@ -28,7 +28,7 @@ const Program kSharingProgram = {"0.0.1", "abc1234", "llmq"};
 struct RankStopped {};
 
 // Of a block of the model.
-constexpr double kChannelsOfInputs[] = {128, 128, 128, 384};
+constexpr double kChannelsOfInputs[] = {128, 128, 128, 384}, kWeights = 128 * (3 * 128 + 3 * 384);
 
 class SharedOutput : public ::testing::Test {
  protected:
@@ -149,11 +149,11 @@ TEST_F(SharedOutput, CalibrationWritesTheBytesAndTheReportOfOneProcess) {
   EXPECT_EQ(report_of("shared"), report_of("whole"));
   EXPECT_EQ(once.find("ranks"), nullptr);
   EXPECT_EQ(shared.at("ranks").at("count"), Json(2));
-  // Of both blocks, two triangles of 8 bytes a place for each input, and little else.
+  // Of both blocks, two triangles of 8 bytes a place for each input, a byte for each weight, and little else.
   double sums = 0;
   for (const double channels : kChannelsOfInputs) sums += channels * (channels + 1) / 2;
   const double told = shared.at("ranks").at("traffic_bytes").as_double();
-  EXPECT_NEAR(told / (2 * 2 * 8 * sums), 1, 0.1);
+  EXPECT_NEAR(told / (2 * (2 * 8 * sums + kWeights)), 1, 0.1);
 }
 
 TEST_F(SharedOutput, RanksWithoutAShardHaveNothingToDo) {
