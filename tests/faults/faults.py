@@ -88,7 +88,7 @@ FAULTS = [
     Fault("losses-of-own-shrinks", "src/quant/methods/gram_loss.cpp", "join_parts(std::span(losses), losses.size(), 1, ranks_);", "", [("llmq_unit_quant", "RankedSamples.RowsAre*")]),
     Fault("codes-of-own-rows", "src/quant/methods/gptq/gptq.cpp", "join_parts(std::span(matrix.codes), tiles, columns, ranks);", "", [("llmq_unit_quant", "RankedSamples.EveryMethod*")]),
     Fault("zeros-of-own-rows", "src/quant/methods/gptq/gptq.cpp", "join_parts(std::span(matrix.zeros), tiles, groups, ranks);", "", [("llmq_unit_quant", "RankedSamples.EveryMethod*")]),
-    Fault("parts-begin-elsewhere", "src/calibration/joined_sums.cpp", "first = std::min(part.first * of_each, values.size())", "first = std::min(part.first, values.size())",
+    Fault("last-parts-left-out", "src/calibration/joined_sums.cpp", "end = std::min(part.end * of_each, values.size());", "end = part.end * of_each > values.size() ? first : part.end * of_each;",
           [("llmq_unit_calibration", "JoinedSums.Parts*")]),
     Fault("the-original-lies-elsewhere", "src/quant/pipeline/activation_stream.cpp", "return {(first + stride - 1) / stride,", "return {first / stride,",
           [("llmq_unit_quant", "RankedSamples.ChunksAre*")]),
