@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "export/formats/output_format.h"
 #include "quant/plan/plan_json.h"
+#include "tools/node_words.h"
 #include "tools/print.h"
 
 namespace llmq::tools {
@@ -157,14 +158,21 @@ void print_outcome(const JobOutcome& o) {
   print_evaluation(o);
 }
 
-int show_plan(QuantizeJob& job, bool json) {
+int show_plan(QuantizeJob& job, int ranks, double network_bytes_per_second, bool json) {
   const JobPreview preview = job.preview();
+  const RankTraffic traffic = job.form().over_ranks(ranks).traffic;
   if (!json) {
     print_plan(job.form(), preview);
+    print_traffic(traffic, network_bytes_per_second);
+    if (ranks > 1 && preview.time.unknown.empty())
+      print_line(fmt::format("shared by {} ranks on such machines about {}", ranks,
+                             seconds_text(shared_seconds(preview.time.parts, job.form().shares(), ranks) +
+                                          traffic.seconds(network_bytes_per_second))));
     return 0;
   }
   Json plan = std::visit([&](const auto* of) { return plan_json(*of, preview.costs); }, job.form().plan());
   plan["time"] = preview.time.to_json();
+  plan["ranks"] = ranks == 1 ? Json() : traffic.to_json(network_bytes_per_second);
   print_json(plan);
   return 0;
 }

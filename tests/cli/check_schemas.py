@@ -223,6 +223,7 @@ def looks(jobs):
     jobs.run("deploy", "deploy", MODEL, "--to", "kubernetes")
     jobs.run("estimate", "estimate", MODEL, "--context", 512, "--batch", "1,2")
     jobs.run("estimate", "estimate", MODEL, "--budget", "1KiB", "--machine", "h100-sxm", "--scheme", "w4a16_g64_asym,q4_k_m", "--kv-cache-dtype", "int8")
+    jobs.run("nodes", "estimate", MODEL, "--nodes", 2, "--method", "gptq", *SHORT)
     jobs.run("eval-ppl", "eval-ppl", "rtn", "--against", MODEL, "--max-windows", 1, "--max-ppl", 1, "--max-kl", 9, code=3)
     jobs.run("eval-ppl", "eval-ppl", MODEL, "--max-windows", 1, "--lora", "adapter")
     (jobs.folder / "short.txt").write_text("Once upon a time there was a text of a few words.", encoding="utf-8")

@@ -196,5 +196,45 @@ TEST(Estimate, ProbesThisMachine) {
   EXPECT_GT(json.at("schemes").items()[0].at("prefill_tokens_per_second").as_double(), 0);
 }
 
+// Time and memory are the machine's, traffic is of shapes: twice the nodes less one of what a rank sums up.
+TEST(Estimate, NodesShareAQuantization) {
+  const Words asked = {"estimate",  tinystories(), "--nodes", "4",
+                       "--method",  "gptq",        "--set",   "calibration.samples=24",
+                       "--network", "10Gb/s"};
+  Words as_json = asked;
+  as_json.push_back("--json");
+  const Json found = run_llmq(as_json).json();
+  EXPECT_EQ(found.at("schema").as_string(), "llmq.nodes/1");
+  EXPECT_EQ(found.at("chunks").as_integer(), 3);
+  EXPECT_DOUBLE_EQ(found.at("network_bytes_per_second").as_double(), 1.25e9);
+  ASSERT_EQ(found.at("nodes").items().size(), 3u);  // 1, 2 and 3 of the four asked for
+  const Json &two = found.at("nodes").items()[1], &three = found.at("nodes").items()[2];
+  EXPECT_EQ(three.at("nodes").as_integer(), 3);
+  EXPECT_NEAR(static_cast<double>(three.at("traffic_bytes").as_integer()) /
+                  static_cast<double>(two.at("traffic_bytes").as_integer()),
+              2, 0.01);
+  const Outcome words = run_llmq(asked);
+  EXPECT_THAT(words.out, HasSubstr("10 Gb/s between them"));
+  EXPECT_THAT(words.out, HasSubstr("measured on no network"));
+}
+
+TEST(Estimate, NodesAreAskedForAQuantizationAlone) {
+  const auto refused = [](const Words& words, const std::string& reason) {
+    const Outcome outcome = run_llmq(words);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(reason));
+  };
+  refused({"estimate", tinystories(), "--nodes", "2"}, "no method is given");
+  refused({"estimate", tinystories(), "--nodes", "2", "--machine", "l4"}, "predicted on this machine");
+  refused({"estimate", tinystories(), "--network", "1Gb/s"}, "--nodes 8");
+  refused({"estimate", tinystories(), "--nodes", "2", "--method", "rtn", "--network", "fast"},
+          "'fast' is no speed of a network");
+  refused(
+      {"quantize", "--method", "rtn", "--model", tinystories(), "--output", "nowhere", "--network", "1Gb/s"},
+      "add --dry-run");
+  refused({"estimate", tinystories(), "--nodes", "2", "--method", "awq", "--set", "target_bits=5"},
+          "measuring pass of mixed precision");
+}
+
 }  // namespace
 }  // namespace llmq::testing

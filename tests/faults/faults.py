@@ -55,6 +55,16 @@ FAULTS = [
     Fault("every-rank-has-all-windows", "src/evaluate/perplexity.cpp", "step = static_cast<std::size_t>(ranks.size());", "step = std::size_t{1};", [("llmq_unit_evaluate", "SpreadPerplexity.*")]),
     Fault("first-engine-of-all", "src/evaluate/perplexity.cpp", "theirs = theirs.subspan(scored);", "theirs = theirs.subspan(&tally == &tallies.back() ? tallies.size() * scored : 0);",
           [("llmq_unit_evaluate", "SpreadPerplexity.*")]),
+    # What a plan says of ranks.
+    Fault("sums-come-back-for-nothing", "src/quant/plan/rank_traffic.cpp", "add(what, 2 * others_ * numbers * bytes,", "add(what, others_ * numbers * bytes,",
+          [("llmq_unit_job", "RankTraffic.OfEach*")]),
+    Fault("searches-sum-nothing", "src/quant/plan/rank_traffic.cpp", "add_input(site.channels, plan_.traits->searches_by_gram, needs_rows_);", "",
+          [("llmq_unit_job", "RankTraffic.ASearch*")]),
+    Fault("ranks-share-every-part", "src/quant/plan/rank_time.cpp", "return over_samples ? share_of(chunks, ranks) : 1;", "return share_of(chunks, ranks);",
+          [("llmq_unit_job", "RankTime.EachPart*")]),
+    Fault("a-step-is-a-doubling", "src/quant/plan/rank_time.cpp", "if (!(saved >= kPayingShare * doublings)) break;", "if (!(saved >= kPayingShare)) break;",
+          [("llmq_unit_job", "RankTime.NodesPay*")]),
+    Fault("each-rank-holds-all-samples", "src/quant/plan/peak_memory.cpp", "if (plan.ranks > 1) tokens_ =", "if (plan.ranks < 1) tokens_ =", [("llmq_unit_job", "RankMemory.*")]),
     # Outputs that ranks share.
     Fault("a-shard-of-nobody", "src/export/output/model_directory.cpp", "return shard % static_cast<std::size_t>(ranks_.size()) ==", "return shard % static_cast<std::size_t>(ranks_.size() + 1) ==",
           [("llmq_unit_job", "SharedOutput.Rounding*")]),

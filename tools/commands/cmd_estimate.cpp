@@ -4,17 +4,23 @@
 
 #include "base/error.h"
 #include "device/machine_probe.h"
+#include "export/formats/output_format.h"
 #include "job/documents/estimate_page.h"
 #include "tools/command.h"
+#include "tools/flags/devices_option.h"
+#include "tools/flags/recipe_words.h"
 #include "tools/help.h"
+#include "tools/node_words.h"
 #include "tools/print.h"
 
 namespace llmq::tools {
 namespace {
 
 struct EstimateOptions {
-  std::string model, budget, machine, html;
+  std::string model, budget, machine, html, network;
   EstimateRequest request;
+  int nodes = 0;  // 0: nothing is asked about several
+  RecipeWords words;
 };
 
 MachineRates chosen_machine(const EstimateOptions& options, const GlobalOptions& globals, Compute compute) {
@@ -71,7 +77,45 @@ void print_estimate(const Estimate& e) {
                                 : "speeds: upper bounds, of a runtime that computes from the packed weights");
 }
 
+// A quantization of the model, over 1 to so many nodes.
+int run_nodes(const EstimateOptions& options, const GlobalOptions& globals) {
+  const EstimateRequest& request = options.request;
+  if (!options.machine.empty() || !options.html.empty() || !options.budget.empty() ||
+      !request.schemes.empty() || !request.contexts.empty() || !request.batches.empty() ||
+      !request.kv_cache.empty())
+    fail(ErrorKind::kUsage, {"the time of a quantization is predicted on this machine, and has no such flags",
+                             {},
+                             "--nodes",
+                             "leave them out; --recipe, --method, --set and --network are what it takes"});
+  Recipe recipe = named_recipe(options.words);
+  recipe.model = options.model;
+  need_given(!recipe.methods.empty(), "method", "--method");
+  if (recipe.output.empty()) recipe.output = is_one_file(recipe.format) ? "model.gguf" : "model";
+  QuantizeRequest job{};
+  job.recipe = recipe;
+  JobSettings settings;
+  settings.compute = chosen_compute(globals, settings.compute);
+  settings.memory_limit = parse_bytes(globals.memory_limit, "--memory-limit");
+  settings.devices = chosen_devices(globals, {}, wanted_arithmetic(recipe), DeviceUse::kCalibration);
+  QuantizeJob planned(system_io(), std::move(job), settings);
+  const NodeEstimate found =
+      estimate_nodes(planned, options.model, options.nodes, network_of(options.network));
+  if (globals.json)
+    print_json(found.to_json());
+  else
+    print_nodes(found);
+  return 0;
+}
+
 int run(const EstimateOptions& options, const GlobalOptions& globals) {
+  if (options.nodes != 0) return run_nodes(options, globals);
+  if (!options.words.recipe.empty() || !options.words.method.empty() || !options.words.settings.empty() ||
+      !options.network.empty())
+    fail(ErrorKind::kUsage,
+         {"--recipe, --method, --set and --network are of a quantization over several nodes",
+          {},
+          "--nodes",
+          "say how many there are, as in --nodes 8"});
   EstimateRequest request = options.request;
   request.compute = chosen_compute(globals, Compute::kBFloat16);
   request.budget = parse_bytes(options.budget, "--budget");
@@ -93,7 +137,8 @@ void add_estimate(CLI::App& app, Session& session) {
       app, "estimate", "Say what each scheme would take and how fast it could be, before anything runs",
       "  llmq estimate Qwen/Qwen3-32B --budget 24GiB\n"
       "  llmq estimate DIR --machine h100-sxm --context 8192 --batch 1,16 --kv-cache-dtype int4\n"
-      "  llmq estimate DIR --scheme w4a16_g64_asym,q4_k_m\n");
+      "  llmq estimate DIR --scheme w4a16_g64_asym,q4_k_m\n"
+      "  llmq estimate DIR --nodes 8 --recipe recipes/qwen32b.yaml --network 25Gb/s\n");
   command->add_option("model", options->model, "Model: directory, .gguf file or hub name")
       ->required()
       ->type_name("");
@@ -117,6 +162,14 @@ void add_estimate(CLI::App& app, Session& session) {
       ->type_name("NAME");
   command->add_option("--html", options->html, "Write a page with the figures and a roofline, too")
       ->type_name("FILE");
+  command
+      ->add_option("--nodes", options->nodes,
+                   "Instead: what a quantization would take on 1, 2, 4 ... and so many machines like this "
+                   "one, and where adding them stops paying")
+      ->check(CLI::Range(1, 65536))
+      ->type_name("N");
+  add_recipe_words(*command, options->words);
+  add_network(*command, options->network);
   command->callback([options, &session] {
     session.only_prints = options->html.empty();
     session.run = [options, &session] { return run(*options, session.globals); };

@@ -6,8 +6,10 @@
 #include "tools/command.h"
 #include "tools/flags/devices_option.h"
 #include "tools/flags/gate_files.h"
+#include "tools/flags/recipe_words.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
+#include "tools/node_words.h"
 #include "tools/print.h"
 #include "tools/quantize_words.h"
 #include "tools/version.h"
@@ -16,9 +18,8 @@ namespace llmq::tools {
 namespace {
 
 struct QuantizeOptions {
-  std::string recipe, method, model, output;
-  std::vector<std::string> settings;
-  std::string target_bits, vision, metrics_out;
+  RecipeWords words;
+  std::string model, output, target_bits, vision, metrics_out, network;
   GateFiles gate_files;
   std::optional<std::string> devices;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
@@ -26,28 +27,15 @@ struct QuantizeOptions {
 };
 
 Recipe resolve_recipe(const QuantizeOptions& options) {
-  Recipe recipe;
-  recipe.source = "command line";
-  if (!options.recipe.empty()) recipe = Recipe::load(system_io(), options.recipe);
-  for (const std::string& setting : options.settings) recipe.set(setting);
-  if (!options.method.empty()) {  // awq,gptq is the list [awq, gptq]
-    const bool list = options.method.find(',') != std::string::npos && options.method.front() != '[';
-    recipe.set("method=" + (list ? "[" + options.method + "]" : options.method));
-  }
+  Recipe recipe = named_recipe(options.words);
   if (!options.target_bits.empty()) recipe.set("target_bits=" + options.target_bits);
   if (!options.vision.empty()) recipe.set("vision=" + options.vision);
   if (options.portable) recipe.portable = true;
   if (!options.model.empty()) recipe.model = options.model;
   if (!options.output.empty()) recipe.output = options.output;
-  const auto need = [](bool given, const char* what, const char* flag) {
-    if (!given)
-      fail(
-          ErrorKind::kUsage,
-          {fmt::format("no {} is given", what), {}, flag, fmt::format("add {} or set it in a recipe", flag)});
-  };
-  need(!recipe.model.empty(), "model", "--model");
-  need(!recipe.methods.empty(), "method", "--method");
-  need(!recipe.output.empty(), "output directory", "--output");
+  need_given(!recipe.model.empty(), "model", "--model");
+  need_given(!recipe.methods.empty(), "method", "--method");
+  need_given(!recipe.output.empty(), "output directory", "--output");
   return recipe;
 }
 
@@ -83,6 +71,12 @@ int show_end(const JobEnd& end, const QuantizeOptions& options, const Session& s
 }
 
 void check(const QuantizeOptions& options, const Recipe& recipe) {
+  if (!options.network.empty() && !options.dry_run)
+    fail(ErrorKind::kUsage, {"the speed of the network changes the plan's words alone",
+                             {},
+                             "--network",
+                             "add --dry-run, or leave it out"});
+  network_of(options.network);
   if (!is_one_file(recipe.format)) return;
   if (options.devices)
     fail(ErrorKind::kUnsupported,
@@ -105,7 +99,10 @@ int run_job(const QuantizeOptions& options, const Session& session, std::string&
   };
   begin_together(session.shared(), prepare,
                  [&] { return options.dry_run ? std::vector<Fact>() : job->facts(); });
-  if (options.dry_run) return session.is_first() ? show_plan(*job, session.globals.json) : 0;
+  if (options.dry_run)
+    return session.is_first()
+               ? show_plan(*job, session.shared().size(), network_of(options.network), session.globals.json)
+               : 0;
   const JobEnd end = job->run();
   return session.is_first() ? show_end(end, options, session) : 0;
 }
@@ -133,15 +130,7 @@ void add_quantize(CLI::App& app, Session& session) {
       "  llmq quantize --method imatrix --model DIR --output out/model.gguf --set format=gguf --set "
       "scheme=q4_k_m\n"
       "  llmq quantize --recipe recipes/smollm2.yaml --dry-run\n");
-  command
-      ->add_option("--recipe", options->recipe,
-                   "What to do, in YAML: llmq's own form, or an llm-compressor recipe")
-      ->type_name("FILE");
-  command
-      ->add_option("--method", options->method,
-                   "rtn, awq, gptq, smoothquant, or a list such as awq,gptq; imatrix for GGUF; overrides "
-                   "the recipe")
-      ->type_name("NAME");
+  add_recipe_words(*command, options->words);
   command
       ->add_option("--target-bits", options->target_bits,
                    "Mixed precision: choose each linear's bits within this many stored bits per weight")
@@ -151,13 +140,9 @@ void add_quantize(CLI::App& app, Session& session) {
   command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")
       ->type_name("MODEL");
   command->add_option("--output", options->output, "Directory, or .gguf file, to write")->type_name("DIR");
-  command
-      ->add_option("--set", options->settings,
-                   "Change one key of the recipe, such as scheme=w4a16_g64_asym or calibration.samples=64")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
   add_devices_option(*command, options->devices);
   command->add_flag("--dry-run", options->dry_run, "Print the plan with its memory, disk and work, and stop");
+  add_network(*command, options->network);
   command->add_flag("--overwrite", options->overwrite, "Replace an earlier output of llmq");
   command->add_flag("--strict", options->strict, "Exit 3 when any module fell back to another method");
   command->add_flag("--allow-nonfinite", options->allow_nonfinite,

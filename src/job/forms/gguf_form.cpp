@@ -56,6 +56,20 @@ TimePrediction GgufForm::predict() const {
                            in_.scratch, parent_of(in_.recipe.output));
 }
 
+RankShares GgufForm::shares() const {
+  RankShares shares;
+  shares.one_file = true;
+  shares.chunks = plan_.needs_calibration() ? plan_.forward().chunks() : 0;
+  return shares;
+}
+
+RankCosts GgufForm::over_ranks(int ranks) const {
+  GgufPlan plan = plan_;
+  plan.ranks = ranks;
+  return {rank_traffic(plan, in_.model.spec, ranks),
+          estimate_costs(plan, in_.model.checkpoint, in_.model.spec).peak_bytes};
+}
+
 // What the file says of itself, and the matrix that weighs its errors.
 void GgufForm::identify(Json& job, const std::function<std::string(const Path&)>& sha256) const {
   job["recipe"]["gguf"].erase("imatrix_out");

@@ -20,6 +20,8 @@ class GgufForm final : public OutputForm {
   std::variant<const Plan*, const GgufPlan*> plan() const override { return &plan_; }
   const PlanCosts& costs() const override { return costs_; }
   TimePrediction predict() const override;
+  RankShares shares() const override;
+  RankCosts over_ranks(int ranks) const override;
   std::vector<ReadPass> tensor_reads() const override { return tensor_reads_; }
 
   void identify(Json& job, const std::function<std::string(const Path&)>& sha256) const override;

@@ -16,6 +16,8 @@
 #include "job/loaded_model.h"
 #include "quant/plan/gguf_plan.h"
 #include "quant/plan/plan_costs.h"
+#include "quant/plan/rank_time.h"
+#include "quant/plan/rank_traffic.h"
 #include "quant/recipe/recipe.h"
 
 namespace llmq {
@@ -41,6 +43,12 @@ struct PlanOutline {
   std::vector<std::string> warnings;
 };
 
+// What a rank of so many holds at most, but for what joins them, and what all of them send.
+struct RankCosts {
+  RankTraffic traffic;
+  std::uint64_t peak_bytes = 0;
+};
+
 class OutputForm {
  public:
   virtual ~OutputForm() = default;
@@ -50,7 +58,10 @@ class OutputForm {
   // The plan itself, for who shows it, and what it costs; of reads those of the model's tensors.
   virtual std::variant<const Plan*, const GgufPlan*> plan() const = 0;
   virtual const PlanCosts& costs() const = 0;
-  virtual TimePrediction predict() const = 0;
+  virtual TimePrediction predict() const = 0;  // of one process, whoever shares the job
+  // What ranks could share of it, and what so many of them would hold and send.
+  virtual RankShares shares() const = 0;
+  virtual RankCosts over_ranks(int ranks) const = 0;
   // Of the model's tensors, by this run; less where it goes on behind an interrupted one, once that is known.
   virtual std::vector<ReadPass> tensor_reads() const = 0;
 

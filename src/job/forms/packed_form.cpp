@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/parent_path.h"
 #include "base/resident_memory.h"
@@ -25,6 +26,7 @@ std::string scheme_text(const Plan& plan) {
 PlannedDevices where_it_runs(const JobSettings& settings) {
   PlannedDevices planned = planned_devices(settings.devices);
   planned.joining_bytes = settings.ranks().joining_bytes();
+  planned.ranks = settings.ranks().size();
   return planned;
 }
 
@@ -63,6 +65,25 @@ PlanOutline PackedForm::outline() const {
 TimePrediction PackedForm::predict() const {
   return predict_time(made_->plan, made_->costs, in_.model.checkpoint, in_.model.spec, in_.settings.backend(),
                       in_.scratch, parent_of(in_.recipe.output));
+}
+
+RankShares PackedForm::shares() const {
+  const Plan& plan = made_->plan;
+  const auto shard = static_cast<std::uint64_t>(
+      in_.recipe.shard_bytes.value_or(static_cast<std::int64_t>(OutputTarget().shard_bytes)));
+  RankShares shares;
+  shares.chunks = plan.needs_calibration ? plan.chunks() : 0;
+  shares.shards =
+      static_cast<std::int64_t>(std::max<std::uint64_t>(1, ceil_div(made_->costs.bytes_out, shard)));
+  return shares;
+}
+
+RankCosts PackedForm::over_ranks(int ranks) const {
+  Plan plan = made_->plan;
+  plan.ranks = ranks;
+  const LoadedModel& model = in_.model;
+  return {rank_traffic(plan, model.spec, ranks),
+          estimate_costs(plan, model.checkpoint, model.spec, in_.settings.backend().threads()).peak_bytes};
 }
 
 std::vector<ReadPass> PackedForm::tensor_reads() const {

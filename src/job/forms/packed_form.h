@@ -16,6 +16,8 @@ class PackedForm final : public OutputForm {
   std::variant<const Plan*, const GgufPlan*> plan() const override { return &made_->plan; }
   const PlanCosts& costs() const override { return made_->costs; }
   TimePrediction predict() const override;
+  RankShares shares() const override;
+  RankCosts over_ranks(int ranks) const override;
   std::vector<ReadPass> tensor_reads() const override;
 
   Json choose_bits(const CalibrationSet& calibration, const Json& known) override;

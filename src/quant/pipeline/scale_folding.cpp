@@ -9,17 +9,21 @@
 
 namespace llmq {
 
-bool ScaleFolding::can_fold(SiteId id) const {
-  const SiteSpec& site = block_.spec.at(id);
-  if (!block_.run.plan.traits->folds || std::holds_alternative<std::monostate>(site.producer)) return false;
-  if (searches_by_gram() ? !site.searched : !site.smoothed) return false;
+bool site_can_fold(const MethodRow& traits, const BlockSpec& block, SiteId id,
+                   const std::function<bool(LinearId)>& is_planned) {
+  const SiteSpec& site = block.at(id);
+  if (!traits.folds || std::holds_alternative<std::monostate>(site.producer)) return false;
+  if (traits.searches_by_gram ? !site.searched : !site.smoothed) return false;
   const auto* const rows = std::get_if<LinearRows>(&site.producer);
-  const auto is_planned = [&](LinearId reader) { return block_.is_planned(reader); };
   return std::any_of(site.readers.begin(), site.readers.end(), is_planned) &&
-         std::all_of(
-             site.readers.begin(), site.readers.end(),
-             [&](LinearId reader) { return is_planned(reader) || !block_.spec.at(reader).quantizable; }) &&
-         (rows == nullptr || block_.is_planned(rows->rows.linear));
+         std::all_of(site.readers.begin(), site.readers.end(),
+                     [&](LinearId reader) { return is_planned(reader) || !block.at(reader).quantizable; }) &&
+         (rows == nullptr || is_planned(rows->rows.linear));
+}
+
+bool ScaleFolding::can_fold(SiteId id) const {
+  return site_can_fold(*block_.run.plan.traits, block_.spec, id,
+                       [&](LinearId reader) { return block_.is_planned(reader); });
 }
 
 // One that is at work is held; the others are read at each look.

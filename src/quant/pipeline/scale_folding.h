@@ -1,5 +1,6 @@
 // Which channel scale moves from the producer of an input into all that read it, chosen by the run's method.
 #pragma once
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -8,12 +9,15 @@
 
 namespace llmq {
 
+// Whether a scale may move at a site: the method looks for one, something produces the input that can be
+// divided, and all that read it, and what makes it, are quantized.
+bool site_can_fold(const MethodRow& traits, const BlockSpec& block, SiteId site,
+                   const std::function<bool(LinearId)>& is_planned);
+
 class ScaleFolding {
  public:
   explicit ScaleFolding(BlockState& block) : block_(block) {}
 
-  // Whether a scale may move: the method looks for one, something produces the input that can be divided, and
-  // all that read it, and what makes it, are quantized.
   bool can_fold(SiteId site) const;
   bool searches_by_gram() const { return block_.run.plan.traits->searches_by_gram; }
   // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.

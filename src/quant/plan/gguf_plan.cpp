@@ -95,6 +95,7 @@ Plan GgufPlan::forward() const {
   plan.needs_calibration = needs_calibration();
   plan.chunk_tokens = chunk_tokens;
   plan.keep_inputs = keep_inputs;
+  plan.ranks = ranks;
   return plan;
 }
 

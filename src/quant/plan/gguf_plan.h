@@ -32,6 +32,7 @@ struct GgufPlan {
   CalibrationRequest calibration;
   std::int64_t chunk_tokens = 0;
   bool keep_inputs = true;  // inputs of o and down stay in memory instead of being computed again
+  int ranks = 1;            // that share the samples, and round a tensor each at a time
   std::vector<Tensor> tensors;
 
   Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost

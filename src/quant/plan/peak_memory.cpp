@@ -69,10 +69,12 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
     largest_band_ = std::max(largest_band_, copied_band_bytes(tensor));
     slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
   }
-  if (takes_back_upstream(plan))
-    original_tokens_ =
-        tokens_ / positive(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
-                                           plan.chunk_tokens));
+  if (plan.ranks > 1) tokens_ = std::min(tokens_, positive(plan.most_chunks()) * chunk_);
+  if (!takes_back_upstream(plan)) return;
+  const std::uint64_t stride = positive(
+      original_stride(plan.calibration.samples, plan.calibration.sequence_length, plan.chunk_tokens));
+  original_tokens_ = plan.ranks == 1 ? tokens_ / stride
+                                     : std::min(tokens_, (tokens_ / chunk_ + stride - 1) / stride * chunk_);
 }
 
 std::vector<std::vector<MemoryItem>> PeakMemory::rounded() const {

@@ -263,6 +263,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.devices = std::move(devices.names);
   plan.device_room = devices.room;
   plan.joining_bytes = devices.joining_bytes;
+  plan.ranks = devices.ranks;
   plan.traits = &find_method(recipe.methods, recipe, recipe.source);
   plan.method = plan.traits->name;
   static_cast<MethodOptions&>(plan) = complete_options(*plan.traits, recipe);
@@ -320,6 +321,12 @@ std::int64_t Plan::gram_tokens() const {
   const bool for_the_report_alone =
       traits->samples_rows && smoothquant.alpha.has_value() && !traits->factorizes;
   return for_the_report_alone ? kGramChunkRows : kAllTokens;
+}
+
+std::int64_t Plan::chunks() const {
+  const std::int64_t per_chunk =
+      std::max<std::int64_t>(1, chunk_tokens / std::max<std::int64_t>(1, calibration.sequence_length));
+  return (calibration.samples + per_chunk - 1) / per_chunk;
 }
 
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }

@@ -27,12 +27,14 @@ struct DeviceRoom {
 
 // The devices of a run as a plan needs them: their names where there are several, the least room where they
 // have memory of their own, and why the host factorizes for the first of them, or its own kernels multiply
-// where a library could, where they do. And what joining other ranks took of the host's memory.
+// where a library could, where they do. And how many ranks share the run, and what joining
+// them took of the host's memory.
 struct PlannedDevices {
   std::vector<std::string> names = {};
   std::optional<DeviceRoom> room = {};
   std::string host_factorization = {}, own_products = {};
   std::uint64_t joining_bytes = 0;
+  int ranks = 1;
 };
 PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices);
 
@@ -63,12 +65,16 @@ struct Plan : MethodOptions {
   std::vector<std::string> devices;       // by name, where several share the run
   std::optional<DeviceRoom> device_room;  // of each device, where they have memory of their own
   std::uint64_t joining_bytes = 0;        // of each of several ranks (Ranks::joining_bytes())
+  int ranks = 1;                          // that have a run of chunks each (most_chunks())
   std::vector<std::string> warnings;
 
   // Whether candidates are rounded as the run rounds while they are measured, or to nearest.
   bool measures_by_method() const { return !candidates.empty() && !candidates.front().scheme.empty(); }
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
   std::int64_t gram_tokens() const;
+  // Chunks of calibration samples, C, and how many of them a rank has at most: ceil(C / ranks).
+  std::int64_t chunks() const;
+  std::int64_t most_chunks() const { return (chunks() + ranks - 1) / ranks; }
   double bits_per_weight() const;  // over the quantized linears of the decoder: codes, scales, zeros
   std::vector<PlannedModule> packed() const;  // everything that is packed: the modules, and the tower's
 };

@@ -1,0 +1,52 @@
+// How long ranks would take together, from what one process was predicted to take (quant/plan/time_prediction.h)
+// and from what they send each other: a model, and no measurement on a network.
+//
+//   T(N) = sum over parts of t(part) s(part, N) + traffic in turn / speed of the network
+//
+//   s = ceil(C / N) / C    what goes over samples: C chunks of them, the unit that ranks share
+//     = ceil(S / N) / S    what goes over the shards of a directory, S: writing, and all of plain rounding
+//     = 1 / N              rounding of a GGUF's tensors, which are dealt one by one
+//     = 1                  searches, rounding and losses of a calibrated run, which every rank does alike; a
+//                          file that one rank writes
+//
+// Nothing is taken to overlap, and nodes are taken to be like this machine, each with a disk that serves it as
+// this one does.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "quant/plan/block_timing.h"
+
+namespace llmq {
+
+// What of a job ranks can share, and by what.
+struct RankShares {
+  std::int64_t chunks = 0;  // of calibration samples; 0: it calibrates nothing
+  std::int64_t shards = 1;  // of the output, a directory
+  bool one_file = false;    // a GGUF
+
+  double of_part(const std::string& part, int ranks) const;  // s(part, N)
+  // More ranks than this have nothing to do.
+  std::int64_t most_ranks() const;
+};
+
+double shared_seconds(const SecondsByPart& parts, const RankShares& shares, int ranks);
+
+// Nodes of which each has one rank, and what they take.
+struct NodeCount {
+  int nodes = 1;
+  double seconds = 0, network_seconds = 0;  // seconds: with those of the network
+  std::uint64_t traffic_bytes = 0;          // of all together
+  std::uint64_t peak_bytes = 0;             // memory of each
+};
+
+// A doubling of the nodes pays where it saves at least this share of the time; at best it saves a half.
+inline constexpr double kPayingShare = 0.25;
+// 1, 2, 4 ... below `most`, and `most`.
+std::vector<int> counts_of_nodes(int most);
+// The largest count of `rising` up to which every step pays: a step from a to b nodes at least that part of the
+// share which the doubling would have to save, kPayingShare log2(b / a).
+int paying_nodes(const std::vector<NodeCount>& rising);
+
+}  // namespace llmq

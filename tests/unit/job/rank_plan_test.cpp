@@ -1,0 +1,153 @@
+// What a plan says of ranks, by numbers that were computed by hand from the small model's shapes: two blocks,
+// 128 channels, 384 behind the MLP's gate.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "job/documents/node_estimate.h"
+#include "model/open_checkpoint.h"
+#include "quant/plan/rank_time.h"
+#include "quant/plan/rank_traffic.h"
+#include "tests/support/temporary_directory.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kPlannedModel = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k";
+
+RankTraffic traffic_of(const std::string& recipe, int ranks) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kPlannedModel);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
+  return rank_traffic(plan, spec, ranks);
+}
+
+std::uint64_t bytes_of(const RankTraffic& traffic, const std::string& what) {
+  for (const NamedBytes& part : traffic.parts)
+    if (part.what == what) return part.bytes;
+  return 0;
+}
+
+constexpr std::uint64_t kHidden = 128 * 129 / 2, kInner = 384 * 385 / 2;
+constexpr std::uint64_t kBlocks = 2;
+
+TEST(RankTraffic, OfEachInputATriangleGoesToItsOwnersAndComesBack) {
+  const RankTraffic found = traffic_of("method: gptq\nscheme: w4a16_g32_sym\ngptq: {upstream_share: 0}\n", 4);
+  // Inputs of q, k and v; of o; of gate and up; of down. (N - 1) ranks send each place, and receive it.
+  const std::uint64_t places = kBlocks * (3 * kHidden + kInner);
+  EXPECT_EQ(bytes_of(found, "Gram triangles"), 2u * 3 * 8 * places);
+  EXPECT_EQ(bytes_of(found, "magnitudes of inputs"), 2u * 3 * 12 * kBlocks * (3 * 128 + 384));
+  EXPECT_EQ(bytes_of(found, "what upstream error took"), 0u);
+  EXPECT_EQ(bytes_of(found, "records of linears"), 14u * 1000 * 3 / 4);
+  // A band comes to its owner three times, and leaves it in a tree of two steps.
+  EXPECT_EQ(found.in_turn, (found.bytes() - 10500) / 6 * 5 + 10500);
+  EXPECT_DOUBLE_EQ(found.seconds(1e6), static_cast<double>(found.in_turn) / 1e6);
+}
+
+TEST(RankTraffic, UpstreamErrorAddsTheProductsOfOutputs) {
+  const RankTraffic found =
+      traffic_of("method: gptq\nscheme: w4a16_g32_sym\ngptq: {upstream_share: 0.5}\n", 2);
+  EXPECT_EQ(bytes_of(found, "what upstream error took"), 2u * 8 * kBlocks * (128 * 128 + 128 * 384));
+  EXPECT_EQ(bytes_of(found, "Gram triangles"), 2u * 8 * kBlocks * (3 * kHidden + kInner));
+}
+
+// Behind v and behind up a search asks for statistics of its own: of a model whose heads share no keys.
+TEST(RankTraffic, ASearchBehindALinearIsASumMore) {
+  const RankTraffic found = traffic_of("method: awq\nscheme: w4a16_g32_asym\n", 2);
+  EXPECT_EQ(bytes_of(found, "Gram triangles"), 2u * 8 * kBlocks * (4 * kHidden + 2 * kInner));
+  EXPECT_EQ(bytes_of(found, "sampled rows of inputs"), 0u);
+}
+
+TEST(RankTraffic, RowsOfEightBitInputsAreSampled) {
+  const RankTraffic found = traffic_of("method: smoothquant\nscheme: w8a8\n", 3);
+  EXPECT_GT(bytes_of(found, "sampled rows of inputs"), 2u * 2 * 8 * 512 * kBlocks * (3 * 128 + 384) - 1);
+}
+
+TEST(RankTraffic, RoundingSendsRecordsAndOneRankNothing) {
+  const RankTraffic rounding = traffic_of("method: rtn\nscheme: w4a16_g32_sym\n", 2);
+  ASSERT_EQ(rounding.parts.size(), 1u);
+  EXPECT_EQ(rounding.parts.front().what, "records of linears");
+  EXPECT_EQ(rounding.bytes(), 7000u);
+  EXPECT_EQ(traffic_of("method: gptq\nscheme: w4a16_g32_sym\n", 1).bytes(), 0u);
+}
+
+TEST(RankTime, EachPartIsDividedByWhatRanksShareOfIt) {
+  const SecondsByPart parts = {
+      {"forward and statistics", 80}, {"rounding", 8}, {"writing", 6}, {"scale search", 4}};
+  const RankShares calibrated{10, 3, false}, rounded{0, 3, false}, file{10, 1, true};
+  EXPECT_DOUBLE_EQ(shared_seconds(parts, calibrated, 1), 98);
+  // of 10 chunks one of 4 ranks has 3; of 3 shards 1; the rest is done by all
+  EXPECT_DOUBLE_EQ(shared_seconds(parts, calibrated, 4), 80 * 0.3 + 8 + 6.0 / 3 + 4);
+  EXPECT_DOUBLE_EQ(shared_seconds({{"rounding", 9}, {"writing", 3}}, rounded, 2), 8);
+  EXPECT_DOUBLE_EQ(shared_seconds({{"importance", 10}, {"rounding", 8}, {"writing", 1}}, file, 4), 3 + 2 + 1);
+  EXPECT_EQ(calibrated.most_ranks(), 10);
+  EXPECT_EQ(rounded.most_ranks(), 3);
+}
+
+TEST(RankTime, NodesPayWhileADoublingSavesAQuarter) {
+  EXPECT_THAT(counts_of_nodes(1), ElementsAre(1));
+  EXPECT_THAT(counts_of_nodes(6), ElementsAre(1, 2, 4, 6));
+  EXPECT_THAT(counts_of_nodes(8), ElementsAre(1, 2, 4, 8));
+  const auto of = [](const std::vector<std::pair<int, double>>& all) {
+    std::vector<NodeCount> nodes;
+    for (const auto& [count, seconds] : all) {
+      nodes.emplace_back();
+      nodes.back().nodes = count;
+      nodes.back().seconds = seconds;
+    }
+    return nodes;
+  };
+  EXPECT_EQ(paying_nodes(of({{1, 100}})), 1);
+  EXPECT_EQ(paying_nodes(of({{1, 100}, {2, 75}, {4, 57}, {8, 10}})), 2);  // what comes later does not count
+  EXPECT_EQ(paying_nodes(of({{1, 100}, {2, 76}})), 1);
+  // from 4 to 6 nodes is 0.585 of a doubling
+  EXPECT_EQ(paying_nodes(of({{1, 100}, {2, 60}, {4, 40}, {6, 34}})), 6);
+  EXPECT_EQ(paying_nodes(of({{1, 100}, {2, 60}, {4, 40}, {6, 34.4}})), 4);
+}
+
+// A rank holds the residual stream of its own chunks.
+TEST(RankMemory, ARankHoldsItsChunks) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kPlannedModel);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  Plan plan = make_plan(Recipe::parse("method: awq\nscheme: w4a16_g32_asym\n"
+                                      "calibration: {samples: 320, sequence_length: 512}\n",
+                                      "r.yaml"),
+                        checkpoint, spec, Compute::kFloat32, 1, 0);
+  EXPECT_EQ(plan.chunks(), 40);
+  const auto peak = [&](int ranks) {
+    plan.ranks = ranks;
+    return static_cast<double>(estimate_costs(plan, checkpoint, spec, 1).peak_bytes);
+  };
+  EXPECT_EQ((plan.ranks = 3, plan.most_chunks()), 14);
+  // 160 Ki tokens of 128 FP32 of the stream and of 384 behind the gate: what half of them take is saved
+  const double saved = peak(1) - peak(2), half = 81920.0 * 4 * (128 + 384);
+  EXPECT_GT(saved, 0.9 * half);
+  EXPECT_LT(saved, 1.2 * half);
+}
+
+TEST(NodeEstimate, SaysWhatMoreNodesThanChunksWouldDo) {
+  const testing::TemporaryDirectory scratch;
+  QuantizeRequest request{};
+  request.recipe = Recipe::parse(
+      "method: gptq\nscheme: w4a16_g32_sym\ncalibration: {samples: 12, sequence_length: 512}\n", "r.yaml");
+  request.recipe.model = kPlannedModel;
+  request.recipe.output = (scratch / "out").string();
+  JobSettings settings;
+  settings.devices = {make_cpu_backend(1)};
+  QuantizeJob job(system_io(), request, settings);
+  const NodeEstimate found = estimate_nodes(job, "MODEL", 64, 1e9);
+  ASSERT_THAT(found.nodes, ::testing::SizeIs(2));  // two chunks of 8 samples
+  EXPECT_EQ(found.nodes.back().nodes, 2);
+  EXPECT_GT(found.nodes.back().traffic_bytes, 0u);
+  EXPECT_DOUBLE_EQ(found.nodes.back().network_seconds * 1e9,
+                   static_cast<double>(job.form().over_ranks(2).traffic.in_turn));
+  EXPECT_THAT(found.said(),
+              ::testing::AnyOf(HasSubstr("2 chunks of samples"), HasSubstr("stops paying at 1")));
+  EXPECT_EQ(found.to_json().at("nodes").items().size(), 2u);
+}
+
+}  // namespace
+}  // namespace llmq
