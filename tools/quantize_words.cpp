@@ -152,6 +152,8 @@ void print_outcome(const JobOutcome& o) {
   print_line(fmt::format("read {} of the model (planned {}), wrote {} (planned {})",
                          bytes_text(o.disk.bytes_read), bytes_text(total_bytes(o.disk.reads)),
                          bytes_text(o.disk.bytes_written), bytes_text(o.disk.planned_bytes_written)));
+  if (o.ranks > 1)
+    print_line(fmt::format("{} ranks sent each other {}", o.ranks, bytes_text(o.bytes_between_ranks)));
   for (const Fallback& fallback : o.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.warnings) print_line("warning: " + warning);

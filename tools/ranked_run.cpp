@@ -174,8 +174,7 @@ int run_in_ranks(Session& session, const std::string& command, const std::functi
                                started(*launcher), command),
                    {},
                    "--ranks",
-                   "start one process; several can share llmq eval-ppl, and quantize, convert and merge into "
-                   "directories"});
+                   "start one process; several can share llmq eval-ppl, convert, merge and quantize"});
     return run_shared(session, *launcher, run, tell);
   } catch (const SaidElsewhere& said) {
     std::this_thread::sleep_for(kWaitForTheFirst);

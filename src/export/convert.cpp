@@ -240,13 +240,17 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   GgufRequest job;
   job.target = request.target;
   job.name = request.source;
-  job.file_type = &gguf_type(request, checkpoint);
   job.on_tensor = request.on_tensor;
   job.part_bytes = request.split_max_size;
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
-  const ModelSpec spec = ModelSpec::read(checkpoint);
+  ModelSpec spec;
+  begin_together(ranks_of(request.target), [&] {
+    job.file_type = &gguf_type(request, checkpoint);
+    spec = ModelSpec::read(checkpoint);
+  });
   GgufOutput output(io, checkpoint, spec, job);
   const GgufWritten written = output.write(nullptr, pool);
+  if (ranks_of(request.target).rank() != 0) return;
   report.dtype = gguf_type_name(*job.file_type);
   report.bytes_out = written.bytes;
   report.digest = written.digest;
@@ -279,9 +283,6 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
 }
 
 void check_conversion(const ConvertRequest& request) {
-  if (ranks_of(request.target).size() > 1 && is_one_file(request.to))
-    fail(ErrorKind::kUnsupported,
-         {kFileOfOneRank, {}, "--to gguf", "start one process; directories are what several can share"});
   const bool of_numbers = request.to == "safetensors" || request.to == kNf4Format;
   if (of_numbers) requested_dtype(request.dtype);
   if (request.to == kMlxFormat && request.dtype) parse_scheme(*request.dtype);

@@ -43,9 +43,6 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
 
 void QuantizeJob::check_shared() const {
   const PlanOutline plan = form().outline();
-  if (is_one_file(plan.format))
-    fail(ErrorKind::kUnsupported, {kFileOfOneRank, request_.recipe.source, "format",
-                                   "start one process; what several can share is a directory"});
   if (plan.chooses_bits)
     fail(ErrorKind::kUnsupported,
          {"target_bits measures every candidate on samples, and ranks do not share that: each would do all",

@@ -146,6 +146,29 @@ expect(ranks(2, "--max-ppl", "3").returncode == 3, "a gate that is not met is ex
 each = ranks(2, "--ranks", "none", "--json")
 expect(each.returncode == 0 and each.stdout.count('"schema": "llmq.eval-ppl/1"') == 2, "--ranks none: each works alone", said(each))
 
+def check_files_and_plans():
+    """A GGUF that rank 0 writes for all; and what a plan of several ranks says."""
+    gguf = [program, "quantize", "--method", "rtn", "--model", model, "--set", "format=gguf", "--set", "scheme=q4_k_m", "--threads", "1", "--json", "--output"]
+    for folder in "1", "2", "3":  # a digest has the name of the file
+        os.mkdir(os.path.join(work, folder))
+    alone, shared = run([*gguf, os.path.join(work, "1/m.gguf")]), run([mpiexec, "-n", "3", *gguf, os.path.join(work, "3/m.gguf")])
+    expect(alone.returncode == 0 and shared.returncode == 0, "a GGUF is shared", said(alone) + said(shared))
+    expect(json.loads(shared.stdout)["digest"] == json.loads(alone.stdout)["digest"], "the file of three ranks is that of one process", said(shared))
+    planned = run([mpiexec, "-n", "3", *gguf, os.path.join(work, "none.gguf"), "--dry-run", "--network", "1Gb/s"])
+    expect(planned.returncode == 0, "a plan of three ranks", said(planned))
+    plan, sent = json.loads(planned.stdout)["ranks"], json.loads(shared.stdout)["ranks"]
+    expect(plan["count"] == sent["count"] == 3 and plan["network_seconds"] == plan["bytes_in_turn"] / 1.25e8 and
+           abs(sent["traffic_bytes"] / plan["traffic_bytes"] - 1) < 0.05, "what was sent is what was planned, within 5 %", f"{sent} {plan}")
+    weighed = [word.replace("rtn", "imatrix") for word in gguf[:-1]] + ["--set", "calibration.samples=16", "--output"]
+    alone, shared = run([*weighed, os.path.join(work, "1/w.gguf")]), run([mpiexec, "-n", "2", *weighed, os.path.join(work, "2/w.gguf")])
+    expect(alone.returncode == 0 and shared.returncode == 0 and json.loads(shared.stdout)["digest"] == json.loads(alone.stdout)["digest"],
+           "importance of dealt samples is that of one process", said(alone) + said(shared))
+    result = apart([*gguf, os.path.join(work, "seen.gguf")], [*gguf, os.path.join(work, "unseen", "seen.gguf")])
+    expect(result.returncode == 0 and not os.path.exists(os.path.join(work, "unseen")), "it lies where rank 0 sees it, and nobody else writes", said(result))
+
+
+check_files_and_plans()
+
 # Rounding and conversions: the bytes of one process, in shards that ranks write.
 def rounding(output, *arguments):
     return [program, "quantize", "--method", "rtn", "--model", model, "--output", os.path.join(work, output), "--set", "shard_bytes=60000", "--threads", "1",

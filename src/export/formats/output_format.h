@@ -7,7 +7,5 @@ namespace llmq {
 
 inline constexpr const char* kGgufFormat = "gguf";
 inline bool is_one_file(std::string_view format) { return format == kGgufFormat; }
-inline constexpr const char* kFileOfOneRank =
-    "a GGUF is one file, and one rank writes a file: several have nothing to share";
 
 }  // namespace llmq

@@ -3,18 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "export/gguf/gguf_metadata.h"
 #include "export/output/published_output.h"
 #include "io/digest_cache.h"
 #include "model/gguf/gguf_family.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
@@ -26,21 +24,6 @@ std::string model_name(Io& io, const Checkpoint& checkpoint, const std::string& 
   Path path = std::filesystem::absolute(checkpoint.path()).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   return path.filename().string();
-}
-
-// `values` are rows of matrix `matrix` of the tensor, from `first` on.
-void refuse_infinite(std::span<const float> values, std::int64_t columns, std::int64_t matrix,
-                     std::int64_t first, bool stacked) {
-  const auto wrong =
-      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-  if (wrong == values.end()) return;
-  const std::int64_t at = wrong - values.begin();
-  fail(ErrorKind::kBadInput,
-       {fmt::format("holds {} at row {}, column {}{}", std::isnan(*wrong) ? "NaN" : "an infinity",
-                    first + at / columns, at % columns, stacked ? fmt::format(" of matrix {}", matrix) : ""),
-        {},
-        {},
-        "get the checkpoint again"});
 }
 
 // llama-quantize says no outer extents of 1: the gate of a shared expert is a vector there.
@@ -55,49 +38,6 @@ Shape declared_shape(const Shape& shape, const GgufFileType& file_type) {
 std::string block_of(const std::string& tensor) {
   if (!tensor.starts_with("blk.")) return {};
   return tensor.substr(0, tensor.find('.', 4) + 1);
-}
-
-// Where a stack of matrices is weighted, each has importance of its own.
-std::span<const float> importance_of_matrix(std::span<const float> importance, std::int64_t columns,
-                                            std::int64_t matrix) {
-  const auto width = static_cast<std::size_t>(columns);
-  return importance.size() <= width ? importance
-                                    : importance.subspan(static_cast<std::size_t>(matrix) * width, width);
-}
-
-// One tensor, a slab of rows after the other; the SHA-256 of its bytes.
-std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type,
-                         std::span<const float> importance, BlockSearch search, GgufWriter& writer,
-                         ThreadPool& pool) {
-  const GgufMixTensor& tensor = source.tensors()[index];
-  const std::int64_t columns = tensor.shape.back(),
-                     rows = tensor.shape.elements() / std::max<std::int64_t>(columns, 1);
-  const std::int64_t slab =  // 16 MiB of FP32 values in flight
-      std::max<std::int64_t>(1, Checkpoint::kBandElements / std::max<std::int64_t>(columns, 1));
-  const std::uint64_t row_bytes = ggml_row_bytes(type, columns);
-  const std::int64_t of_matrix = tensor.shape.rank() > 1 ? tensor.shape[tensor.shape.rank() - 2] : rows;
-  std::vector<std::byte> bytes;
-  Sha256 digest;
-  for (std::int64_t first = 0, count = 0; first < rows; first += count) {
-    count = std::min({slab, rows - first, of_matrix - first % of_matrix});
-    if (type == DType::kMXFP4 && tensor.stored == type) {
-      bytes = source.mxfp4_rows(index, first, count);  // no rounding would give them again
-    } else {
-      const std::vector<float> values = source.rows(index, first, count);
-      bytes.resize(static_cast<std::size_t>(row_bytes) * static_cast<std::size_t>(count));
-      refuse_infinite(values, std::max<std::int64_t>(columns, 1), first / of_matrix, first % of_matrix,
-                      tensor.shape.rank() > 2);
-      if (type == DType::kF32)
-        std::memcpy(bytes.data(), values.data(), bytes.size());
-      else
-        quantize_ggml_rows(type, values, columns,
-                           importance_of_matrix(importance, columns, first / of_matrix), search, bytes, pool);
-    }
-    writer.append(tensor.name, bytes);
-    digest.update(bytes);
-  }
-  source.release(index);
-  return digest.hex();
 }
 
 // As llama-quantize: an embedding is looked up, not multiplied, and goes without; any other weight whose
@@ -148,23 +88,34 @@ GgufMixModel gguf_mix_model(const ModelSpec& spec) {
 }
 
 GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request)
-    : io_(io), source_(checkpoint.path().string()), request_(std::move(request)) {
+    : io_(io),
+      source_(checkpoint.path().string()),
+      request_(std::move(request)),
+      ranks_(ranks_of(request_.target)) {
   request_.target.single_file = true;
-  if (request_.part_bytes == 0) check_gguf_destination(io, request_.target, checkpoint.path());
-  tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
-  types_ =
-      choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
+  begin_together(ranks_, [&] {
+    tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
+    types_ =
+        choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
+  });
+  first_begins(ranks_, [&] { open_file(checkpoint, spec); });
+  share_what_is_done();
+}
+
+// Opens or takes up the file.
+void GgufOutput::open_file(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  if (request_.part_bytes == 0) check_gguf_destination(io_, request_.target, checkpoint.path());
   std::vector<TensorDeclaration> declarations;
   for (std::size_t i = 0; i < types_.size(); ++i)
     declarations.push_back({tensors_->tensors()[i].name, types_[i],
                             declared_shape(tensors_->tensors()[i].shape, *request_.file_type)});
   parts_ = split_gguf(declarations, request_.part_bytes, request_.target.directory.string());
   name_parts(checkpoint.path());
-  place_.emplace(io, request_.target);
+  place_.emplace(io_, request_.target);
   if (spec.wrapper)
     Log::get().warn(fmt::format("{}: the decoder alone is written, without what stands around it", source_));
   GgufMetadata metadata =
-      gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
+      gguf_model_metadata(io_, checkpoint, spec, model_name(io_, checkpoint, request_.name),
                           tensors_->tensors(), stated_file_type(*request_.file_type, tensors_->tensors()));
   if (!request_.license.empty()) metadata.set_string("general.license", request_.license);
   if (!request_.quantized_by.empty()) metadata.set_string("general.quantized_by", request_.quantized_by);
@@ -180,6 +131,25 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
     sync();
   }
   place_->begin_journal();
+  for (const GgufMixTensor& tensor : tensors_->tensors())
+    if (writer_of(tensor.name).is_whole(tensor.name)) finished_.insert(tensor.name);
+}
+
+// What an interrupted run left, from rank 0 to those who have no file.
+void GgufOutput::share_what_is_done() {
+  if (ranks_.size() == 1) return;
+  std::string names, matrix;
+  for (const std::string& name : finished_) names += name + '\n';
+  if (place_ && importance_) {
+    const std::unique_ptr<Mapping> file = io_.open(importance_file())->map();
+    matrix.assign(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+  }
+  names = broadcast_text(ranks_, 0, names);
+  matrix = broadcast_text(ranks_, 0, matrix);
+  if (ranks_.rank() == 0) return;
+  std::stringstream lines(names);
+  for (std::string name; std::getline(lines, name);) finished_.insert(name);
+  if (!matrix.empty()) importance_ = parse_imatrix(std::as_bytes(std::span(matrix)), "rank 0");
 }
 
 GgufOutput::~GgufOutput() = default;
@@ -252,15 +222,8 @@ bool GgufOutput::accept(const Json& record) {
   return true;
 }
 
-std::set<std::string> GgufOutput::finished_tensors() const {
-  std::set<std::string> names;
-  for (const GgufMixTensor& tensor : tensors_->tensors())
-    if (writers_[part_of_.at(tensor.name)].is_whole(tensor.name)) names.insert(tensor.name);
-  return names;
-}
-
 void GgufOutput::keep_importance(Imatrix importance) {
-  if (request_.target.job.is_null()) {
+  if (request_.target.job.is_null() || !place_) {
     importance_ = std::move(importance);
     return;
   }
@@ -272,44 +235,93 @@ void GgufOutput::keep_importance(Imatrix importance) {
 }
 
 // The tensors of a block are done when one of another comes.
-void GgufOutput::commit(std::map<std::string, std::string>& digests) {
-  if (digests.empty() || request_.target.job.is_null()) return digests.clear();
+void GgufOutput::commit() {
+  if (digests_.empty() || request_.target.job.is_null()) return digests_.clear();
   sync();
   Json tensors = Json::object();
-  for (const auto& [name, sha256] : digests) tensors.members().emplace_back(name, Json(sha256));
+  for (const auto& [name, sha256] : digests_) tensors.members().emplace_back(name, Json(sha256));
   place_->add_block(Json::object({{"tensors", std::move(tensors)}}));
-  digests.clear();
+  digests_.clear();
+}
+
+std::vector<float> GgufOutput::weights_of(std::size_t tensor, const Imatrix* importance) const {
+  if (!is_block_type(types_[tensor])) return {};
+  return importance_of(importance, tensors_->tensors()[tensor], source_);
+}
+
+// What this rank had open of the tensor before is let go first.
+RankBytes GgufOutput::rounded(const GgufSlab& slab, const Imatrix* importance, ThreadPool& pool) {
+  if (open_ != slab.tensor) {
+    if (open_) tensors_->release(*open_);
+    open_ = slab.tensor;
+    weights_ = weights_of(slab.tensor, importance);
+  }
+  try {
+    return rounded_slab(*tensors_, slab, types_[slab.tensor], weights_, request_.search, pool);
+  } catch (const Error& error) {
+    if (!error.detail().file.empty()) throw;
+    fail(error.kind(),
+         {error.detail().message, source_, tensors_->tensors()[slab.tensor].name, error.detail().hint});
+  }
+}
+
+void GgufOutput::take(const GgufSlab& slab, const RankBytes& bytes) {
+  const std::string& name = tensors_->tensors()[slab.tensor].name;
+  if (slab.first == 0) digest_ = std::make_unique<Sha256>();
+  writer_of(name).append(name, bytes);
+  digest_->update(bytes);
+  if (slab.last) digests_[name] = digest_->hex();
+}
+
+// Round after round each rank has the next slab, and rank 0 takes all of them in their order.
+void GgufOutput::write_slabs(const std::vector<GgufSlab>& slabs, const Imatrix* importance,
+                             ThreadPool& pool) {
+  const auto ranks = static_cast<std::size_t>(ranks_.size()), rank = static_cast<std::size_t>(ranks_.rank());
+  const auto block = [&](std::size_t slab) { return block_of(tensors_->tensors()[slabs[slab].tensor].name); };
+  const auto take_next = [&](std::size_t at, const RankBytes& bytes) {
+    take(slabs[at], bytes);
+    if (slabs[at].last && (at + 1 == slabs.size() || block(at + 1) != block(at))) commit();
+  };
+  const auto read_ahead = [&](std::size_t at) {  // where ranks share a tensor, none reads all of it
+    if (ranks == 1 && at < slabs.size()) tensors_->read_ahead(slabs[at].tensor);
+  };
+  read_ahead(0);
+  for (std::size_t at = 0; at < slabs.size(); at += ranks) {
+    const std::size_t count = std::min(ranks, slabs.size() - at);
+    for (std::size_t i = at; i < at + count; ++i) {
+      if (slabs[i].first != 0) continue;
+      std::size_t next = i;
+      while (next < slabs.size() && slabs[next].tensor == slabs[i].tensor) ++next;
+      read_ahead(next);
+      if (request_.on_tensor) request_.on_tensor(tensors_->tensors()[slabs[i].tensor].name);
+    }
+    const RankBytes own = rank < count ? rounded(slabs[at + rank], importance, pool) : RankBytes();
+    if (ranks == 1) {
+      take_next(at, own);
+      continue;
+    }
+    const std::vector<RankBytes> all = ranks_.gather(0, own);
+    for (std::size_t i = 0; i < std::min(count, all.size()); ++i) take_next(at + i, all[i]);
+  }
+  if (open_) tensors_->release(*open_);
+  open_.reset();
 }
 
 GgufWritten GgufOutput::write(const Imatrix* importance, ThreadPool& pool) {
   GgufWritten written;
-  std::map<std::string, std::string> digests;
-  std::string block;
+  std::vector<GgufSlab> slabs;
   const std::vector<GgufMixTensor>& tensors = tensors_->tensors();
-  const auto read_ahead = [&](std::size_t i) {
-    if (i < tensors.size() && !writer_of(tensors[i].name).is_whole(tensors[i].name)) tensors_->read_ahead(i);
-  };
-  read_ahead(0);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string& name = tensors[i].name;
-    read_ahead(i + 1);
-    if (const std::string of = block_of(name); of != block) {
-      commit(digests);
-      block = of;
-    }
-    if (request_.on_tensor) request_.on_tensor(name);
-    const std::vector<float> weights =
-        is_block_type(types_[i]) ? importance_of(importance, tensors[i], source_) : std::vector<float>();
-    written.tensors.push_back({name, types_[i], tensors[i].shape, !weights.empty()});
-    if (writer_of(name).is_whole(name)) continue;
-    try {
-      digests[name] = write_tensor(*tensors_, i, types_[i], weights, request_.search, writer_of(name), pool);
-    } catch (const Error& error) {
-      if (!error.detail().file.empty()) throw;
-      fail(error.kind(), {error.detail().message, source_, name, error.detail().hint});
+    written.tensors.push_back({name, types_[i], tensors[i].shape, !weights_of(i, importance).empty()});
+    if (finished_.count(name) == 0) {
+      for (const GgufSlab& slab : slabs_of(tensors[i].shape, i, request_.slab_values)) slabs.push_back(slab);
+    } else if (request_.on_tensor) {
+      request_.on_tensor(name);
     }
   }
-  commit(digests);
+  write_slabs(slabs, importance, pool);
+  if (!place_) return written;
   for (std::size_t i = 0; i < writers_.size(); ++i) {
     writers_[i].finish();
     written.bytes += writers_[i].file_bytes();

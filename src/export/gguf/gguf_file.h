@@ -4,6 +4,10 @@
 // Without importance and with BlockSearch::kGgml the bytes of every tensor are those of llama.cpp's converter
 // (F32, F16, BF16, Q8_0) and of llama-quantize (all others) for the same model. The file has its name only
 // when it is whole; of several the first, which loaders are given, gets it last.
+//
+// Several ranks make one file: slabs of rows (export/gguf/rounded_slabs.h) are dealt to them in turn, and
+// rank 0 alone writes. Every rank reads its own slabs, but of a tensor whose rows do not lie in order, or
+// that is packed, all of it. Traffic: the bytes that others rounded; memory: at rank 0 a slab of each rank.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,7 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "base/threads.h"
+#include "export/gguf/rounded_slabs.h"
 #include "export/gguf/tensor_source.h"
 #include "export/gguf/type_mix.h"
 #include "export/output/unfinished_output.h"
@@ -36,6 +42,7 @@ struct GgufRequest {
   bool weighted = false;  // an importance will be given
   BlockSearch search = BlockSearch::kGgml;
   std::uint64_t part_bytes = 0;                              // split_gguf()
+  std::int64_t slab_values = Checkpoint::kBandElements;      // that are rounded at a time
   std::function<void(const std::string& tensor)> on_tensor;  // before each; may throw to stop
 };
 
@@ -66,7 +73,8 @@ GgufMixModel gguf_mix_model(const ModelSpec& spec);
 // block of tensors; a run of the same job goes on behind them.
 class GgufOutput {
  public:
-  // `checkpoint` and `spec` outlive it. Opens or takes up the file, at its final size.
+  // `checkpoint` and `spec` outlive it. Opens or takes up the file, at its final size. Of all ranks, as
+  // write() is; what has a place or a name is rank 0's.
   GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request);
   ~GgufOutput();
   GgufOutput(const GgufOutput&) = delete;
@@ -78,8 +86,8 @@ class GgufOutput {
   void keep_importance(Imatrix importance);
   std::int64_t resumed_blocks() const { return resumed_; }
   GgufWritten write(const Imatrix* importance, ThreadPool& pool);
-  std::set<std::string> finished_tensors() const;  // before write(): that an interrupted run wrote
-  Path file() const;                               // as a loader may read it once it is written: the first
+  const std::set<std::string>& finished_tensors() const { return finished_; }  // by an interrupted run
+  Path file() const;  // as a loader may read it once it is written: the first
   // The report, and the manifest of it and the file where its text can be made, are whole before the file has
   // its name. What an earlier file had beside it goes.
   void publish(const GgufWritten& written, const std::string& report = {}, const ManifestText& manifest = {});
@@ -88,7 +96,13 @@ class GgufOutput {
   Path importance_file() const;
   bool go_on(const GgufMetadata& metadata);
   bool accept(const Json& record);
-  void commit(std::map<std::string, std::string>& digests);
+  void open_file(const Checkpoint& checkpoint, const ModelSpec& spec);
+  void share_what_is_done();
+  void commit();
+  std::vector<float> weights_of(std::size_t tensor, const Imatrix* importance) const;
+  RankBytes rounded(const GgufSlab& slab, const Imatrix* importance, ThreadPool& pool);
+  void take(const GgufSlab& slab, const RankBytes& bytes);
+  void write_slabs(const std::vector<GgufSlab>& slabs, const Imatrix* importance, ThreadPool& pool);
   void name_parts(const Path& source);
   void open_writers(const GgufMetadata& metadata, FilePlace place);
   void sync();
@@ -98,15 +112,21 @@ class GgufOutput {
   Io& io_;
   std::string source_;  // the model, in errors
   GgufRequest request_;
+  Ranks& ranks_;
   std::unique_ptr<GgufTensorSource> tensors_;
   std::vector<DType> types_;
   std::vector<std::vector<TensorDeclaration>> parts_;
   std::vector<std::string> names_;  // of the parts' files
   std::map<std::string, std::size_t> part_of_;
-  std::optional<UnfinishedOutput> place_;
-  std::vector<GgufWriter> writers_;  // of the parts
+  std::optional<UnfinishedOutput> place_;  // of rank 0
+  std::vector<GgufWriter> writers_;        // of the parts
   std::optional<Imatrix> importance_;
   std::int64_t resumed_ = 0;
+  std::set<std::string> finished_;
+  std::map<std::string, std::string> digests_;  // of tensors that are whole and in no record yet
+  std::unique_ptr<Sha256> digest_;              // of the one that is coming
+  std::optional<std::size_t> open_;             // the tensor that this rank reads, and how its errors weigh
+  std::vector<float> weights_;
 };
 
 }  // namespace llmq

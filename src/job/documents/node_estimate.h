@@ -1,11 +1,12 @@
-// `llmq estimate --nodes`: what a job would take on 1, 2, 4 ... nodes with a rank each, and where adding nodes
-// stops paying (quant/plan/rank_time.h has the model, quant/plan/rank_traffic.h the traffic).
+// `llmq estimate --nodes`: what a job would take on 1, 2, 4 ... nodes with a rank each, and where adding
+// nodes stops paying (quant/plan/ranks/rank_time.h has the model, quant/plan/ranks/rank_traffic.h the
+// traffic).
 #pragma once
 #include <string>
 #include <vector>
 
 #include "job/quantize_job.h"
-#include "quant/plan/rank_time.h"
+#include "quant/plan/ranks/rank_time.h"
 
 namespace llmq {
 

@@ -8,6 +8,7 @@
 #include "export/formats/output_format.h"
 #include "quant/pipeline/imatrix_collection.h"
 #include "quant/plan/gguf_time.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
@@ -23,12 +24,19 @@ Json tensors_json(const GgufWritten& written) {
   return list;
 }
 
+PlannedDevices shared_by(const JobSettings& settings) {
+  PlannedDevices planned;
+  planned.ranks = settings.ranks().size();
+  planned.joining_bytes = settings.ranks().joining_bytes();
+  return planned;
+}
+
 }  // namespace
 
 GgufForm::GgufForm(const JobInputs& inputs)
     : in_(inputs),
       plan_(make_gguf_plan(in_.model_io, in_.recipe, in_.model.checkpoint, in_.model.spec,
-                           in_.settings.compute, in_.settings.memory_limit)),
+                           in_.settings.compute, in_.settings.memory_limit, shared_by(in_.settings))),
       costs_(estimate_costs(plan_, in_.model.checkpoint, in_.model.spec)),
       tensor_reads_(costs_.reads) {
   if (in_.recipe.shard_bytes)
@@ -64,10 +72,7 @@ RankShares GgufForm::shares() const {
 }
 
 RankCosts GgufForm::over_ranks(int ranks) const {
-  GgufPlan plan = plan_;
-  plan.ranks = ranks;
-  return {rank_traffic(plan, in_.model.spec, ranks),
-          estimate_costs(plan, in_.model.checkpoint, in_.model.spec).peak_bytes};
+  return llmq::over_ranks(plan_, in_.model.checkpoint, in_.model.spec, ranks);
 }
 
 // What the file says of itself, and the matrix that weighs its errors.
@@ -80,7 +85,8 @@ void GgufForm::identify(Json& job, const std::function<std::string(const Path&)>
 }
 
 void GgufForm::check_target(const OutputTarget& target) const {
-  check_gguf_destination(in_.io, target, in_.model.checkpoint.path());
+  first_begins(in_.settings.ranks(),
+               [&] { check_gguf_destination(in_.io, target, in_.model.checkpoint.path()); });
 }
 
 void GgufForm::open(const OutputTarget& target) {
@@ -115,7 +121,8 @@ std::optional<Imatrix> GgufForm::importance(const CalibrationSet& calibration) {
   if (!output_->importance()) {
     const std::size_t blocks = in_.model.spec.blocks.size();
     Progress progress("importance", static_cast<double>(blocks));
-    ImportanceOptions options{in_.settings.compute, plan_.chunk_tokens, plan_.keep_inputs, {}};
+    ImportanceOptions options{
+        in_.settings.compute, plan_.chunk_tokens, plan_.keep_inputs, {}, &in_.settings.ranks()};
     options.on_block = [&](int block) {
       in_.settings.on_step();
       memory_.look();
@@ -127,7 +134,8 @@ std::optional<Imatrix> GgufForm::importance(const CalibrationSet& calibration) {
     imatrix.datasets = plan_.calibration.text;
     output_->keep_importance(std::move(imatrix));
   }
-  if (!plan_.imatrix_out.empty()) save_imatrix(in_.io, plan_.imatrix_out, *output_->importance());
+  if (!plan_.imatrix_out.empty() && in_.settings.ranks().rank() == 0)
+    save_imatrix(in_.io, plan_.imatrix_out, *output_->importance());
   return output_->importance();
 }
 

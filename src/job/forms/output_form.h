@@ -16,8 +16,8 @@
 #include "job/loaded_model.h"
 #include "quant/plan/gguf_plan.h"
 #include "quant/plan/plan_costs.h"
-#include "quant/plan/rank_time.h"
-#include "quant/plan/rank_traffic.h"
+#include "quant/plan/ranks/rank_time.h"
+#include "quant/plan/ranks/rank_traffic.h"
 #include "quant/recipe/recipe.h"
 
 namespace llmq {
@@ -41,12 +41,6 @@ struct PlanOutline {
   double flops = 0;
   std::uint64_t bytes_in = 0, bytes_written = 0, peak_bytes = 0;
   std::vector<std::string> warnings;
-};
-
-// What a rank of so many holds at most, but for what joins them, and what all of them send.
-struct RankCosts {
-  RankTraffic traffic;
-  std::uint64_t peak_bytes = 0;
 };
 
 class OutputForm {

@@ -75,15 +75,13 @@ RankShares PackedForm::shares() const {
   shares.chunks = plan.needs_calibration ? plan.chunks() : 0;
   shares.shards =
       static_cast<std::int64_t>(std::max<std::uint64_t>(1, ceil_div(made_->costs.bytes_out, shard)));
+  shares.dealt_rounding = dealt_rounding(plan, in_.model.spec);
   return shares;
 }
 
 RankCosts PackedForm::over_ranks(int ranks) const {
-  Plan plan = made_->plan;
-  plan.ranks = ranks;
-  const LoadedModel& model = in_.model;
-  return {rank_traffic(plan, model.spec, ranks),
-          estimate_costs(plan, model.checkpoint, model.spec, in_.settings.backend().threads()).peak_bytes};
+  return llmq::over_ranks(made_->plan, in_.model.checkpoint, in_.model.spec, in_.settings.backend().threads(),
+                          ranks);
 }
 
 std::vector<ReadPass> PackedForm::tensor_reads() const {

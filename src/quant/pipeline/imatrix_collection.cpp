@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "base/threads.h"
+#include "calibration/joined_sums.h"
 #include "model/gguf/gguf_names.h"
 #include "quant/pipeline/activation_stream.h"
 
@@ -16,13 +17,18 @@ namespace {
 
 constexpr std::size_t kColumnsPerItem = 256;
 
-// Sums of squares by channel: of each chunk in FP64, of all without an order.
+// Sums of squares by channel, of inputs of one width: of each chunk in FP64, of all without an order.
 class SquareSums {
  public:
   // `host`: where rows are downloaded to, which sums of one device share.
-  SquareSums(Backend& backend, std::vector<std::byte>& host) : backend_(backend), host_(host) {}
+  SquareSums(Backend& backend, std::vector<std::byte>& host, std::size_t inputs, std::int64_t columns)
+      : backend_(backend),
+        host_(host),
+        columns_(static_cast<std::size_t>(columns)),
+        sums_(inputs * columns_),
+        tokens_(inputs) {}
 
-  void add(const TensorView& x) {
+  void add(std::size_t input, const TensorView& x) {
     const auto rows = static_cast<std::size_t>(x.rows()), columns = static_cast<std::size_t>(x.cols());
     host_.resize(static_cast<std::size_t>(x.bytes()));
     backend_.download(host_.data(), x);
@@ -38,20 +44,22 @@ class SquareSums {
           squares[k] += value * value;
         }
     });
-    if (sums_.size() == 0) sums_ = ExactSums(columns);
-    sums_.add(0, std::span<const double>(squares));
+    sums_.add(input * columns_, std::span<const double>(squares));
     sums_.trim();
-    tokens_ += x.rows();
+    tokens_[input] += x.rows();
   }
-  void finish() { rounded_ = std::move(sums_).round(); }  // all rows are there
+  // All rows are there, of all ranks.
+  void finish(Ranks& ranks) {
+    rounded_ = round_together(std::move(sums_), ranks);
+    add_up(tokens_, ranks);
+  }
 
-  // Behind the matrices that are there, in the order of a GGUF's columns. One that saw no rows has sums of 0
-  // for its `columns`.
-  void append_to(ImatrixEntry& entry, std::int64_t columns, const GgufOrder& order) const {
-    for (std::int64_t k = 0; k < static_cast<std::int64_t>(rounded_.size()); ++k)
-      entry.sums.push_back(static_cast<float>(rounded_[static_cast<std::size_t>(order(k))]));
-    if (rounded_.size() == 0) entry.sums.resize(entry.sums.size() + static_cast<std::size_t>(columns));
-    entry.counts.push_back(static_cast<float>(tokens_));
+  // Behind the matrices that are there, in the order of a GGUF's columns.
+  void append_to(ImatrixEntry& entry, std::size_t input, const GgufOrder& order) const {
+    for (std::size_t k = 0; k < columns_; ++k)
+      entry.sums.push_back(static_cast<float>(
+          rounded_[input * columns_ + static_cast<std::size_t>(order(static_cast<std::int64_t>(k)))]));
+    entry.counts.push_back(static_cast<float>(tokens_[input]));
   }
 
  private:
@@ -68,15 +76,22 @@ class SquareSums {
 
   Backend& backend_;
   std::vector<std::byte>& host_;
+  std::size_t columns_;
   ExactSums sums_;
   ZeroedNumbers<double> rounded_;
-  std::int64_t tokens_ = 0;
+  std::vector<std::int64_t> tokens_;
 };
 
 class Collection {
  public:
-  Collection(const GgufFamily& family, const ModelSpec& spec, ActivationStream& stream, Backend& backend)
-      : family_(family), spec_(spec), widths_(gguf_widths(spec)), stream_(stream), backend_(backend) {}
+  Collection(const GgufFamily& family, const ModelSpec& spec, ActivationStream& stream, Backend& backend,
+             Ranks& ranks)
+      : family_(family),
+        spec_(spec),
+        widths_(gguf_widths(spec)),
+        stream_(stream),
+        backend_(backend),
+        ranks_(ranks) {}
 
   void see_sublayer(const SublayerSpec& part, int number, const BlockSpec& block,
                     const BlockWeights& weights) {
@@ -89,7 +104,7 @@ class Collection {
 
  private:
   // To each tensor that the linear is there; one whose columns are not the linear's inputs goes without.
-  void append(const SquareSums& sums, const BlockSpec& block, LinearId id, std::int64_t columns) {
+  void append(const SquareSums& sums, std::size_t input, const BlockSpec& block, LinearId id) {
     const std::string name = name_in_decoder(spec_, block.at(id).weight.tensor);
     for (const std::string& tensor : gguf_names(family_, name)) {
       std::optional<GgufPart> part;
@@ -97,7 +112,7 @@ class Collection {
       if (part && part->turned) continue;
       const std::int64_t matrices = part && part->shape.rank() > 2 ? part->shape[0] : 1;
       for (std::int64_t matrix = 0; matrix < matrices; ++matrix)  // all of which see what the linear does
-        sums.append_to(imatrix.entries[tensor], columns, part ? part->columns : GgufOrder());
+        sums.append_to(imatrix.entries[tensor], input, part ? part->columns : GgufOrder());
     }
   }
 
@@ -108,11 +123,11 @@ class Collection {
   // All readers but the linears of experts, which see rows of their own.
   void see_site(SiteId site, const std::set<LinearId>& but, int number, const BlockSpec& block,
                 const BlockWeights& weights) {
-    SquareSums sums(backend_, host_);
-    stream_.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
-    sums.finish();
+    SquareSums sums(backend_, host_, 1, block.at(site).channels);
+    stream_.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(0, x); });
+    sums.finish(ranks_);
     for (const LinearId reader : block.at(site).readers)
-      if (!but.contains(reader)) append(sums, block, reader, block.at(site).channels);
+      if (!but.contains(reader)) append(sums, 0, block, reader);
   }
 
   // A stack of experts has an entry of as many matrices. Of each its own rows count; the shared one sees all.
@@ -135,20 +150,19 @@ class Collection {
 
   void see_experts(std::span<const SeenExpert> experts, ExpertInput input, std::int64_t columns, int number,
                    const BlockSpec& block, const BlockWeights& weights) {
-    std::vector<SquareSums> sums;
-    for (std::size_t e = 0; e < experts.size(); ++e) sums.emplace_back(backend_, host_);
+    SquareSums sums(backend_, host_, experts.size(), columns);
     stream_.each_expert_input(number, weights, experts, input,
-                              [&](std::size_t e, const TensorView& x) { sums[e].add(x); });
+                              [&](std::size_t e, const TensorView& x) { sums.add(e, x); });
+    sums.finish(ranks_);
     for (std::size_t e = 0; e < experts.size(); ++e) {
-      sums[e].finish();
       const ExpertSpec& expert = *experts[e].expert;
       if (input == ExpertInput::kOfOutput) {
-        append(sums[e], block, expert.output, columns);
+        append(sums, e, block, expert.output);
         continue;
       }
-      append(sums[e], block, expert.gate.linear, columns);
+      append(sums, e, block, expert.gate.linear);
       if (names_of(block, expert.up.linear) != names_of(block, expert.gate.linear))  // else of one matrix
-        append(sums[e], block, expert.up.linear, columns);
+        append(sums, e, block, expert.up.linear);
     }
   }
 
@@ -157,6 +171,7 @@ class Collection {
   GgufWidths widths_;
   ActivationStream& stream_;
   Backend& backend_;
+  Ranks& ranks_;
   std::vector<std::byte> host_;
 };
 
@@ -168,13 +183,17 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const LinearSource source = LinearSource::open(checkpoint);
   const ForwardContext context = make_forward_context(spec, backend, options.compute, length);
-  ActivationStream stream(context, calibration, options.chunk_tokens, options.keep_inputs);
+  Ranks& ranks = or_alone(options.ranks);
+  SamplePlace place;
+  place.keep_inputs = options.keep_inputs;
+  place.ranks = &ranks;
+  ActivationStream stream(std::span(&context, 1), calibration, options.chunk_tokens, place);
   stream.embed(checkpoint, calibration);
   const GgufFamily* const family = gguf_family(spec);
   if (family == nullptr)
     fail(ErrorKind::kUnsupported, "an importance matrix has GGUF's names, and family {} has none",
          spec.family);
-  Collection collection(*family, spec, stream, backend);
+  Collection collection(*family, spec, stream, backend, ranks);
   collection.imatrix.chunk_count = static_cast<std::uint32_t>(calibration.samples.size());
   collection.imatrix.chunk_size = static_cast<std::uint32_t>(length);
   for (std::size_t index = 0; index < spec.blocks.size(); ++index) {

@@ -96,6 +96,7 @@ Plan GgufPlan::forward() const {
   plan.chunk_tokens = chunk_tokens;
   plan.keep_inputs = keep_inputs;
   plan.ranks = ranks;
+  plan.joining_bytes = joining_bytes;
   return plan;
 }
 
@@ -105,6 +106,13 @@ std::uint64_t GgufPlan::bytes_out() const {
     bytes += static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(tensor.dtype).block_elements) *
              static_cast<std::uint64_t>(dtype_row(tensor.dtype).block_bytes);
   return bytes;
+}
+
+std::uint64_t GgufPlan::gathered_bytes() const {
+  std::uint64_t most = 0;
+  for (const Tensor& tensor : tensors)
+    most = std::max(most, largest_slab_bytes(tensor.shape, tensor.dtype, Checkpoint::kBandElements));
+  return ranks == 1 ? 0 : static_cast<std::uint64_t>(ranks) * most;
 }
 
 double GgufPlan::bits_per_weight() const {
@@ -150,9 +158,11 @@ std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& c
 }
 
 GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
-                        Compute compute, std::uint64_t memory_limit) {
+                        Compute compute, std::uint64_t memory_limit, const PlannedDevices& shared) {
   check_intent(recipe);
   GgufPlan plan;
+  plan.ranks = shared.ranks;
+  plan.joining_bytes = shared.joining_bytes;
   plan.method = recipe.methods.front();
   plan.file_type = find_gguf_file_type(recipe.gguf.type);
   plan.compute = compute;
@@ -182,7 +192,8 @@ PlanCosts estimate_costs(const GgufPlan& plan, const Checkpoint& checkpoint, con
   PlanCosts costs;
   costs.memory = gguf_memory(forward, checkpoint, spec,
                              held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
-                                        plan.needs_calibration() ? plan.chunk_tokens : 0));
+                                        plan.needs_calibration() ? plan.chunk_tokens : 0),
+                             plan.gathered_bytes());
   costs.peak_bytes = total_bytes(costs.memory);
   costs.bytes_in = checkpoint.tensor_bytes();
   costs.bytes_out = plan.bytes_out();

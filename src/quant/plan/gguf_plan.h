@@ -31,14 +31,16 @@ struct GgufPlan {
   Compute compute = Compute::kBFloat16;
   CalibrationRequest calibration;
   std::int64_t chunk_tokens = 0;
-  bool keep_inputs = true;  // inputs of o and down stay in memory instead of being computed again
-  int ranks = 1;            // that share the samples, and round a tensor each at a time
+  bool keep_inputs = true;          // inputs of o and down stay in memory instead of being computed again
+  int ranks = 1;                    // that share the samples, and round a slab of rows each at a time
+  std::uint64_t joining_bytes = 0;  // of each of several ranks (Ranks::joining_bytes())
   std::vector<Tensor> tensors;
 
   Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost
   bool needs_calibration() const { return importance == "calibration"; }
-  std::uint64_t bytes_out() const;  // of all tensors, as they are written
-  double bits_per_weight() const;   // over all tensors
+  std::uint64_t bytes_out() const;       // of all tensors, as they are written
+  double bits_per_weight() const;        // over all tensors
+  std::uint64_t gathered_bytes() const;  // of the slabs that several ranks rounded, at rank 0
 };
 
 // flops: of the forward pass for importance.
@@ -51,7 +53,8 @@ std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& c
                                        const ModelSpec& spec, bool has_importance = false,
                                        const std::set<std::string>& written = {});
 
+// Of `shared` its ranks count, and what joined them.
 GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
-                        Compute compute, std::uint64_t memory_limit);
+                        Compute compute, std::uint64_t memory_limit, const PlannedDevices& shared = {});
 
 }  // namespace llmq

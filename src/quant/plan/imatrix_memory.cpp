@@ -1,7 +1,10 @@
-// The moments of a run that collects the importance of inputs (`method: imatrix`): a block as it is, and the
-// sums of the experts' own rows where it has experts.
+// The moments of passes that round nothing. One collects the importance of inputs (`method: imatrix`): a
+// block as it is, and the sums of the experts' own rows where it has experts. The other measures candidates
+// of mixed precision.
 #include <algorithm>
 
+#include "quant/mixed_precision/perturbed_streams.h"
+#include "quant/mixed_precision/sensitivity.h"
 #include "quant/plan/peak_memory.h"
 
 namespace llmq {
@@ -31,6 +34,51 @@ std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
       moments.back().push_back(item);
     }
   }
+  return moments;
+}
+
+std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured) const {
+  const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
+                      few = std::min(tokens, chunk_), hidden = positive(spec_.hidden_size);
+  const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
+  const MemoryItem measured_samples{"activations of the measured samples",
+                                    samples({tokens, few, few, tokens, 0})},
+      probes{"a stream of probes for each group of linears",
+             ProbeStreams::bytes(spec_, compute_, probe, 1 + groups_of(spec_))};
+  std::uint64_t buffers = 0;
+  std::vector<std::vector<MemoryItem>> moments;
+  for (const BlockSpec& block : spec_.blocks) {
+    std::uint64_t weights = 0, worked_on = 0;
+    for (const LinearSpec& linear : block.linears) {
+      const std::uint64_t n = weights_of(linear), k = positive(linear.in_features);
+      weights += n;
+      const std::uint64_t by_method = measures_by_method_ ? factors(k) + n : 0;
+      worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4) + by_method});
+    }
+    // The sums of as many experts as go at once lie beside what is worked on.
+    std::uint64_t experts = 0;
+    if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)
+      for (const std::int64_t channels : {mixture->hidden, mixture->width})
+        experts = std::max(experts, experts_at_once_ * summed_triangle(positive(channels)) +
+                                        positive(channels) * positive(channels) * 4 + expert_rows(*mixture));
+    buffers = std::max(buffers, scratch(block));
+    moments.push_back(with_base(
+        {{"program while it computes", kComputingBytes},
+         measured_samples,
+         probes,
+         {"stage buffers", scratch(block)},
+         {"a block as prepared, and rounded", 2 * weights * element_},
+         {"Gram triangles of experts, the sum of a chunk and one expert's rows", experts},
+         {"Gram triangle, its square; or a linear, its codes, dequantized; and factors", worked_on}}));
+  }
+  const std::uint64_t vocabulary = positive(spec_.vocab_size);
+  moments.push_back(with_base(
+      {{"program while it computes", kComputingBytes},
+       measured_samples,
+       probes,
+       {"stage buffers", buffers},
+       {"the head, stored and prepared", vocabulary * hidden * (2 + element_)},
+       {"logits, and those of the original", ProbeStreams::scoring_bytes(spec_, compute_, probe)}}));
   return moments;
 }
 

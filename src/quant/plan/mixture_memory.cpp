@@ -92,7 +92,8 @@ void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
     const std::uint64_t k = input.channels, n = k * input.rows,
                         grams = input.at_once * summed_triangle(k) + summed_triangle(h),
                         rows = sampled * (input.at_once * k + h);
-    add("the sum of an expert's rows of a chunk (FP32)", unless_on_device(k * k * 4), grams, rows);
+    add("the sum of an expert's rows of a chunk (FP32)", unless_on_device(k * k * 4) + bands(k * (k + 1) / 2),
+        grams, rows);
     // The square beside its triangle; then linears in FP32, as they were and scaled, codes, twice where two
     // are compared, and what is dequantized and prepared again, or factors.
     const std::uint64_t linears = input.linears * n * (searches() ? 8 : 4);

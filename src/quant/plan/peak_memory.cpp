@@ -12,8 +12,6 @@
 #include "model/row_chunks.h"
 #include "quant/methods/gptq/host_rows.h"
 #include "quant/methods/gram_loss.h"
-#include "quant/mixed_precision/perturbed_streams.h"
-#include "quant/mixed_precision/sensitivity.h"
 #include "quant/pipeline/pipeline.h"
 #include "quant/pipeline/upstream_error.h"
 #include "tensor/mxfp4.h"
@@ -50,6 +48,7 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       on_host_(plan.activations_on_host),
       has_own_memory_(plan.device_room.has_value()),
       joining_bytes_(plan.joining_bytes),
+      ranks_(positive(plan.ranks)),
       device_scratch_(has_own_memory_ ? plan.device_room->scratch_bytes : 0),
       lanes_(has_own_memory_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
       compute_(plan.compute),
@@ -136,7 +135,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::calibrated() const {
   return moments;
 }
 
-std::vector<std::vector<MemoryItem>> PeakMemory::gguf_file(bool calibrated) const {
+std::vector<std::vector<MemoryItem>> PeakMemory::gguf_file(bool calibrated, std::uint64_t gathered) const {
   const std::uint64_t vocabulary = positive(spec_.vocab_size),
                       chunk = samples({0, chunk_, chunk_, chunk_, 0});
   return {reading(),
@@ -144,52 +143,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::gguf_file(bool calibrated) cons
                       vocabulary * (kTokenizerBytes + kTokenizerTreeBytes + kVocabularyBytes)}}),
           with_base({{"the file's vocabulary", vocabulary * kVocabularyBytes},
                      {"stage and chunk buffers", calibrated ? stages() + chunk : 0},
-                     {"rows in FP32, as stored and rounded", slab_ * (4 + 2 + 2)}})};
-}
-
-std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured) const {
-  const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
-                      few = std::min(tokens, chunk_), hidden = positive(spec_.hidden_size);
-  const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
-  const MemoryItem measured_samples{"activations of the measured samples",
-                                    samples({tokens, few, few, tokens, 0})},
-      probes{"a stream of probes for each group of linears",
-             ProbeStreams::bytes(spec_, compute_, probe, 1 + groups_of(spec_))};
-  std::uint64_t buffers = 0;
-  std::vector<std::vector<MemoryItem>> moments;
-  for (const BlockSpec& block : spec_.blocks) {
-    std::uint64_t weights = 0, worked_on = 0;
-    for (const LinearSpec& linear : block.linears) {
-      const std::uint64_t n = weights_of(linear), k = positive(linear.in_features);
-      weights += n;
-      const std::uint64_t by_method = measures_by_method_ ? factors(k) + n : 0;
-      worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4) + by_method});
-    }
-    // The sums of as many experts as go at once lie beside what is worked on.
-    std::uint64_t experts = 0;
-    if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)
-      for (const std::int64_t channels : {mixture->hidden, mixture->width})
-        experts = std::max(experts, experts_at_once_ * summed_triangle(positive(channels)) +
-                                        positive(channels) * positive(channels) * 4 + expert_rows(*mixture));
-    buffers = std::max(buffers, scratch(block));
-    moments.push_back(with_base(
-        {{"program while it computes", kComputingBytes},
-         measured_samples,
-         probes,
-         {"stage buffers", scratch(block)},
-         {"a block as prepared, and rounded", 2 * weights * element_},
-         {"Gram triangles of experts, the sum of a chunk and one expert's rows", experts},
-         {"Gram triangle, its square; or a linear, its codes, dequantized; and factors", worked_on}}));
-  }
-  const std::uint64_t vocabulary = positive(spec_.vocab_size);
-  moments.push_back(with_base(
-      {{"program while it computes", kComputingBytes},
-       measured_samples,
-       probes,
-       {"stage buffers", buffers},
-       {"the head, stored and prepared", vocabulary * hidden * (2 + element_)},
-       {"logits, and those of the original", ProbeStreams::scoring_bytes(spec_, compute_, probe)}}));
-  return moments;
+                     {"rows in FP32, as stored and rounded", slab_ * (4 + 2 + 2) + gathered}})};
 }
 
 MemoryItem PeakMemory::program() const {
@@ -283,7 +237,8 @@ std::uint64_t PeakMemory::judge(std::uint64_t k) const {
 }  // triangle and prepared
 
 std::uint64_t PeakMemory::seen(std::uint64_t k) const {
-  return std::max(summed_triangle(k) + unless_on_device(chunk_square(k)), judge(k) + 4 * k * k);
+  return std::max(summed_triangle(k) + std::max(unless_on_device(chunk_square(k)), bands(k * (k + 1) / 2)),
+                  judge(k) + 4 * k * k);
 }
 
 std::uint64_t PeakMemory::widest(const BlockSpec& block) const {
@@ -394,7 +349,8 @@ void PeakMemory::add_output(const BlockSpec& block, const SublayerSpec& part, Li
   const UpstreamSizes upstream_sizes = upstream(reader);
   moments.back().push_back(
       {"what the output lacks, its products, or what solves them",
-       upstream_sizes.sums() + std::max(upstream_sizes.chunk(), upstream_sizes.solving())});
+       upstream_sizes.sums() + std::max({upstream_sizes.chunk(), upstream_sizes.solving(),
+                                         bands(upstream_sizes.out * upstream_sizes.channels)})});
 }
 
 }  // namespace llmq

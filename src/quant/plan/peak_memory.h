@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "calibration/joined_sums.h"
 #include "io/checkpoint.h"
 #include "quant/pipeline/device_samples.h"
 #include "quant/pipeline/upstream_error.h"
@@ -37,8 +38,8 @@ class PeakMemory {
   std::vector<std::vector<MemoryItem>> importance() const;
 
   // Of a GGUF: its tokenizer's tree beside two tokenizers and the lists made of it; then a slab of rows,
-  // beside what the backend keeps of the forward pass.
-  std::vector<std::vector<MemoryItem>> gguf_file(bool calibrated) const;
+  // beside what the backend keeps of the forward pass, and what was gathered of other ranks.
+  std::vector<std::vector<MemoryItem>> gguf_file(bool calibrated, std::uint64_t gathered) const;
 
   // The pass of mixed precision that goes before (quant/mixed_precision/sensitivity.cpp): the largest block,
   // then the head.
@@ -80,6 +81,8 @@ class PeakMemory {
   static std::uint64_t weights_of(const LinearSpec& linear) {
     return positive(linear.out_features) * positive(linear.in_features);
   }
+  // Of a sum of so many places, while ranks join it.
+  std::uint64_t bands(std::uint64_t places) const { return joining_bytes(places, ranks_); }
   bool is_planned(const LinearSpec& linear) const { return planned_.count(linear.module) != 0; }
 
   std::uint64_t wide() const;
@@ -158,7 +161,7 @@ class PeakMemory {
   const std::string& format_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, measures_by_method_, in_file_,
       on_host_, has_own_memory_;
-  std::uint64_t joining_bytes_, device_scratch_, lanes_;  // lanes: devices that share the samples
+  std::uint64_t joining_bytes_, ranks_, device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t experts_at_once_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_,

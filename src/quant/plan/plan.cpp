@@ -13,6 +13,7 @@
 #include "base/pattern.h"
 #include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
+#include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan_limits.h"
 #include "quant/plan/schemes.h"
 #include "quant/plan/tower_plan.h"
@@ -324,9 +325,8 @@ std::int64_t Plan::gram_tokens() const {
 }
 
 std::int64_t Plan::chunks() const {
-  const std::int64_t per_chunk =
-      std::max<std::int64_t>(1, chunk_tokens / std::max<std::int64_t>(1, calibration.sequence_length));
-  return (calibration.samples + per_chunk - 1) / per_chunk;
+  return chunk_count(calibration.samples, std::max<std::int64_t>(1, calibration.sequence_length),
+                     chunk_tokens);
 }
 
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }

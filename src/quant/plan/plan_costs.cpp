@@ -96,9 +96,9 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
 }  // namespace
 
 std::vector<MemoryItem> gguf_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                                    std::uint64_t held) {
+                                    std::uint64_t held, std::uint64_t gathered) {
   const PeakMemory run(plan, checkpoint, spec, 1);
-  auto moments = run.gguf_file(plan.needs_calibration);
+  auto moments = run.gguf_file(plan.needs_calibration, gathered);
   if (plan.needs_calibration)
     for (std::vector<MemoryItem>& moment : run.importance()) moments.push_back(std::move(moment));
   if (held != 0)

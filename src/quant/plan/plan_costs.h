@@ -45,9 +45,9 @@ PlanCosts with_reads(PlanCosts costs, std::vector<ReadPass> reads);
 
 // The most that a GGUF output of the model needs at once, where importance is collected over the plan's
 // samples if it needs calibration: for the forward pass, for the file's vocabulary, and for rows on their
-// way; `held` is beside each of them.
+// way, beside which lies what was `gathered` of other ranks; `held` is beside each of them.
 std::vector<MemoryItem> gguf_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                                    std::uint64_t held);
+                                    std::uint64_t held, std::uint64_t gathered);
 // Of the forward pass of one block over the plan's samples, times blocks.
 double forward_flops(const Plan& plan, const ModelSpec& spec);
 

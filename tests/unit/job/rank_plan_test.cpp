@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "job/documents/node_estimate.h"
 #include "model/open_checkpoint.h"
-#include "quant/plan/rank_time.h"
-#include "quant/plan/rank_traffic.h"
+#include "quant/plan/ranks/rank_time.h"
+#include "quant/plan/ranks/rank_traffic.h"
+#include "ranks/thread_ranks.h"
 #include "tests/support/temporary_directory.h"
 
 namespace llmq {
@@ -42,8 +45,15 @@ TEST(RankTraffic, OfEachInputATriangleGoesToItsOwnersAndComesBack) {
   EXPECT_EQ(bytes_of(found, "magnitudes of inputs"), 2u * 3 * 12 * kBlocks * (3 * 128 + 384));
   EXPECT_EQ(bytes_of(found, "what upstream error took"), 0u);
   EXPECT_EQ(bytes_of(found, "records of linears"), 14u * 1000 * 3 / 4);
-  // A band comes to its owner three times, and leaves it in a tree of two steps.
-  EXPECT_EQ(found.in_turn, (found.bytes() - 10500) / 6 * 5 + 10500);
+  // Codes, and of each group of 32 a scale and a zero: each rank's go to three others.
+  const std::uint64_t weights = kBlocks * (128 * (128 + 64 + 64 + 128) + 3 * 128 * 384);
+  EXPECT_EQ(bytes_of(found, "codes and scales"), 3 * (weights + weights / 32 * 5));
+  const std::uint64_t rows = kBlocks * (128 + 64 + 64 + 128 + 384 + 384 + 128);
+  EXPECT_EQ(bytes_of(found, "what rows lose"), 3 * 3 * 8 * rows);
+  // A band comes to its owner three times, and leaves it in a tree of two steps, as codes do.
+  const std::uint64_t sums = 16 * places + 24 * kBlocks * (3 * 128 + 384),
+                      parts = bytes_of(found, "codes and scales") + bytes_of(found, "what rows lose");
+  EXPECT_EQ(found.in_turn, sums / 2 * 5 + parts / 3 * 2 + 10500);
   EXPECT_DOUBLE_EQ(found.seconds(1e6), static_cast<double>(found.in_turn) / 1e6);
 }
 
@@ -74,13 +84,45 @@ TEST(RankTraffic, RoundingSendsRecordsAndOneRankNothing) {
   EXPECT_EQ(traffic_of("method: gptq\nscheme: w4a16_g32_sym\n", 1).bytes(), 0u);
 }
 
+// Whole jobs over three ranks; what they agree on at the beginning, and counts, are not planned.
+TEST(RankTraffic, WhatRanksSendIsWhatWasPlanned) {
+  const testing::TemporaryDirectory scratch;
+  int number = 0;
+  for (const char* recipe :
+       {"method: gptq\nscheme: w4a16_g32_sym\n", "method: awq\nscheme: w4a16_g32_asym\n",
+        "method: smoothquant\nscheme: w8a8\n", "method: imatrix\nformat: gguf\nscheme: q8_0\n"}) {
+    QuantizeRequest request{};
+    request.paranoid = true;
+    request.recipe =
+        Recipe::parse(std::string(recipe) + "calibration: {samples: 17, sequence_length: 512}\n", "r.yaml");
+    request.recipe.model = kPlannedModel;
+    request.recipe.output = (scratch / (std::to_string(++number) + ".gguf")).string();
+    Json document;
+    double planned = 0;
+    run_as_ranks(3, [&](Ranks& rank) {
+      JobSettings settings;
+      settings.devices = {make_cpu_backend(1)};
+      settings.shared_by = &rank;
+      std::optional<QuantizeJob> job;
+      begin_together(
+          rank, [&] { job.emplace(system_io(), request, settings); }, [&] { return job->facts(); });
+      const JobEnd end = job->run();
+      if (rank.rank() != 0) return;
+      document = end.document;
+      planned = static_cast<double>(job->form().over_ranks(3).traffic.bytes());
+    });
+    const double sent = document.at("ranks").at("traffic_bytes").as_double();
+    EXPECT_NEAR(sent / planned, 1, 0.05) << recipe << sent << " of " << planned;
+  }
+}
+
 TEST(RankTime, EachPartIsDividedByWhatRanksShareOfIt) {
   const SecondsByPart parts = {
-      {"forward and statistics", 80}, {"rounding", 8}, {"writing", 6}, {"scale search", 4}};
-  const RankShares calibrated{10, 3, false}, rounded{0, 3, false}, file{10, 1, true};
-  EXPECT_DOUBLE_EQ(shared_seconds(parts, calibrated, 1), 98);
-  // of 10 chunks one of 4 ranks has 3; of 3 shards 1; the rest is done by all
-  EXPECT_DOUBLE_EQ(shared_seconds(parts, calibrated, 4), 80 * 0.3 + 8 + 6.0 / 3 + 4);
+      {"forward and statistics", 80}, {"rounding", 8}, {"writing", 6}, {"scale search", 4}, {"reading", 2}};
+  const RankShares calibrated{10, 3, false, 0.5}, rounded{0, 3, false, 0}, file{10, 1, true, 0};
+  EXPECT_DOUBLE_EQ(shared_seconds(parts, calibrated, 1), 100);
+  // of 10 chunks one of 4 ranks has 3; of half of the rounding a quarter; of 3 shards 1; the rest each does
+  EXPECT_DOUBLE_EQ(shared_seconds(parts, calibrated, 4), 80 * 0.3 + 4 + 4.0 / 4 + 6.0 / 3 + 4 * 0.3 + 2);
   EXPECT_DOUBLE_EQ(shared_seconds({{"rounding", 9}, {"writing", 3}}, rounded, 2), 8);
   EXPECT_DOUBLE_EQ(shared_seconds({{"importance", 10}, {"rounding", 8}, {"writing", 1}}, file, 4), 3 + 2 + 1);
   EXPECT_EQ(calibrated.most_ranks(), 10);

@@ -164,6 +164,8 @@ class AwqRounding final : public Method {
 
 }  // namespace
 
+std::size_t clip_options(bool symmetric) { return make_shrinks(symmetric).size(); }
+
 std::uint64_t clip_search_device_bytes(std::int64_t out_features, std::int64_t group, bool symmetric,
                                        std::uint64_t element, std::uint64_t device_scratch) {
   const std::uint64_t shrinks = make_shrinks(symmetric).size(), columns = static_cast<std::uint64_t>(group),

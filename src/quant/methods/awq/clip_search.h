@@ -17,6 +17,8 @@ namespace llmq {
 std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute,
                                           const FloatGroupOptions& floats = {});
 
+// How many ranges of a group are judged.
+std::size_t clip_options(bool symmetric);
 // What the search for one linear holds on a device: the prepared square of a group, and differences, products
 // and weights of as many rows and ranges as are judged at once. Numbers of the square take `element` bytes.
 std::uint64_t clip_search_device_bytes(std::int64_t out_features, std::int64_t group, bool symmetric,

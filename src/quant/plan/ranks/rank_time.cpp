@@ -1,4 +1,4 @@
-#include "quant/plan/rank_time.h"
+#include "quant/plan/ranks/rank_time.h"
 
 #include <algorithm>
 #include <array>
@@ -27,10 +27,11 @@ double RankShares::of_part(const std::string& part, int ranks) const {
   }
   if (chunks == 0 || is_one_of(part, std::array<std::string_view, 2>{"writing", "dense tensors"}))
     return share_of(shards, ranks);
-  const bool over_samples =
-      is_one_of(part, std::array<std::string_view, 4>{"forward", "forward and statistics", "original forward",
-                                                      "upstream error"});
-  return over_samples ? share_of(chunks, ranks) : 1;
+  if (part == "rounding") return 1 - dealt_rounding + dealt_rounding / ranks;
+  const bool shared =
+      is_one_of(part, std::array<std::string_view, 6>{"forward", "forward and statistics", "original forward",
+                                                      "upstream error", "scale search", "losses"});
+  return shared ? share_of(chunks, ranks) : 1;
 }
 
 std::int64_t RankShares::most_ranks() const {

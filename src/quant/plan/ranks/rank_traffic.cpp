@@ -1,4 +1,4 @@
-#include "quant/plan/rank_traffic.h"
+#include "quant/plan/ranks/rank_traffic.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,6 +6,8 @@
 #include <string>
 
 #include "calibration/row_sample.h"
+#include "export/gguf/rounded_slabs.h"
+#include "quant/methods/awq/clip_search.h"
 #include "quant/pipeline/scale_folding.h"
 
 namespace llmq {
@@ -39,6 +41,7 @@ class SharedSums {
   }
 
   std::uint64_t triangles = 0, products = 0, magnitudes = 0, rows = 0;  // numbers: of FP64, of rows FP32
+  double factors = 0;                                                   // operations
 
  private:
   bool is_planned(const BlockSpec& block, LinearId id) const {
@@ -50,6 +53,7 @@ class SharedSums {
 
   void add_input(std::int64_t channels, bool gram, bool keeps_rows) {
     const std::uint64_t k = counted(channels);
+    factors += static_cast<double>(k) * static_cast<double>(k) * static_cast<double>(k);
     if (gram) triangles += k * (k + 1) / 2;
     magnitudes += k;
     if (keeps_rows) rows += counted(RowSample::kWanted) * k;
@@ -95,6 +99,32 @@ class SharedSums {
   bool rounds_inputs_ = false, needs_rows_ = false;
 };
 
+// What rows of all planned linears become, in bytes.
+struct DealtRows {
+  std::uint64_t codes = 0, losses = 0;
+  double operations = 0;
+};
+
+bool deals_codes(const Plan& plan) { return plan.traits->factorizes && !plan.device_room; }
+
+DealtRows dealt_rows(const Plan& plan) {
+  constexpr std::uint64_t kSampledRows = 256, kJudged = 3;  // rows of a search; looks at each row
+  DealtRows dealt;
+  for (const PlannedModule& module : plan.modules) {
+    const std::uint64_t out = counted(module.out_features), in = counted(module.in_features),
+                        groups = counted(module.scheme.groups_of(module.in_features));
+    dealt.operations += static_cast<double>(out) * static_cast<double>(in) * static_cast<double>(in);
+    if (deals_codes(plan)) dealt.codes += out * in + out * groups * 5;
+    dealt.losses += kJudged * out * 8;
+    if (plan.traits->searches_by_gram)
+      dealt.losses += std::min(out, kSampledRows) * counted(plan.awq.grid) *
+                      (plan.awq.duo_scaling == AwqOptions::Duo::kBoth ? 2 : 1) * 8;
+    if (plan.traits->clips && plan.awq.clip)
+      dealt.losses += out * groups * clip_options(module.scheme.symmetric) * 8;
+  }
+  return dealt;
+}
+
 // Traffic of several ranks, part by part.
 class Sending {
  public:
@@ -107,6 +137,8 @@ class Sending {
   void to_all(const char* what, std::uint64_t numbers, std::uint64_t bytes) {
     add(what, 2 * others_ * numbers * bytes, (others_ + steps_) * numbers * bytes);
   }
+  // Bytes of which each rank makes its part and all get the others', rank after rank.
+  void made_by_parts(const char* what, std::uint64_t bytes) { add(what, others_ * bytes, steps_ * bytes); }
   // What rank 0 is given by the others.
   void to_first(const char* what, std::uint64_t bytes) { add(what, bytes, bytes); }
 
@@ -158,6 +190,14 @@ Json RankTraffic::to_json(double bytes_per_second) const {
                        {"network_seconds", seconds(bytes_per_second)}});
 }
 
+double dealt_rounding(const Plan& plan, const ModelSpec& spec) {
+  if (!plan.needs_calibration || !deals_codes(plan)) return 0;
+  SharedSums sums(plan);
+  for (const BlockSpec& block : spec.blocks) sums.add(block);
+  const double rows = dealt_rows(plan).operations;
+  return rows / (rows + sums.factors);
+}
+
 RankTraffic rank_traffic(const Plan& plan, const ModelSpec& spec, int ranks) {
   Sending sending(ranks);
   if (ranks > 1 && plan.needs_calibration) {
@@ -167,6 +207,9 @@ RankTraffic rank_traffic(const Plan& plan, const ModelSpec& spec, int ranks) {
     sending.to_all("what upstream error took", sums.products, kPlaceBytes);
     sending.to_all("magnitudes of inputs", sums.magnitudes, kPlaceBytes + 4);
     sending.to_all("sampled rows of inputs", sums.rows, 8);
+    const DealtRows dealt = dealt_rows(plan);
+    sending.made_by_parts("codes and scales", dealt.codes);
+    sending.made_by_parts("what rows lose", dealt.losses);
   }
   sending.to_first("records of linears", share_of_others(plan.modules.size() * kRecordBytes, ranks));
   return std::move(sending).traffic();
@@ -175,8 +218,24 @@ RankTraffic rank_traffic(const Plan& plan, const ModelSpec& spec, int ranks) {
 RankTraffic rank_traffic(const GgufPlan& plan, const ModelSpec& spec, int ranks) {
   Sending sending(ranks);
   if (ranks > 1 && plan.needs_calibration()) sending.to_all("sums of squares of inputs", squares_of(spec), 8);
-  sending.to_first("tensors, rounded", share_of_others(plan.bytes_out(), ranks));
+  std::uint64_t rounded = 0;
+  std::size_t number = 0;  // of a slab
+  for (const GgufPlan::Tensor& tensor : plan.tensors)
+    for (const GgufSlab& slab : slabs_of(tensor.shape, 0, Checkpoint::kBandElements))
+      if (rank_of_slab(number++, ranks) != 0)
+        rounded += ggml_row_bytes(tensor.dtype, tensor.shape.back()) * counted(slab.count);
+  sending.to_first("rows, rounded", rounded);
   return std::move(sending).traffic();
+}
+
+RankCosts over_ranks(Plan plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads, int ranks) {
+  plan.ranks = ranks;
+  return {rank_traffic(plan, spec, ranks), estimate_costs(plan, checkpoint, spec, threads).peak_bytes};
+}
+
+RankCosts over_ranks(GgufPlan plan, const Checkpoint& checkpoint, const ModelSpec& spec, int ranks) {
+  plan.ranks = ranks;
+  return {rank_traffic(plan, spec, ranks), estimate_costs(plan, checkpoint, spec).peak_bytes};
 }
 
 }  // namespace llmq

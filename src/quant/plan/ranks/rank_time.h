@@ -1,16 +1,18 @@
-// How long ranks would take together, from what one process was predicted to take (quant/plan/time_prediction.h)
-// and from what they send each other: a model, and no measurement on a network.
+// How long ranks would take together, from what one process was predicted to take
+// (quant/plan/time_prediction.h) and from what they send each other: a model, and no measurement on a
+// network.
 //
 //   T(N) = sum over parts of t(part) s(part, N) + traffic in turn / speed of the network
 //
-//   s = ceil(C / N) / C    what goes over samples: C chunks of them, the unit that ranks share
+//   s = ceil(C / N) / C    what goes over samples: C chunks of them, the unit that ranks share; searches and
+//                          losses, which go over samples and over rows
 //     = ceil(S / N) / S    what goes over the shards of a directory, S: writing, and all of plain rounding
-//     = 1 / N              rounding of a GGUF's tensors, which are dealt one by one
-//     = 1                  searches, rounding and losses of a calibrated run, which every rank does alike; a
-//                          file that one rank writes
+//     = 1 / N              rounding of a GGUF, whose slabs of rows are dealt in turn
+//     = 1 - d + d / N      rounding of a calibrated run, d of which is dealt by rows (dealt_rounding())
+//     = 1                  a file that one rank writes, and whatever else every rank does alike
 //
-// Nothing is taken to overlap, and nodes are taken to be like this machine, each with a disk that serves it as
-// this one does.
+// Nothing is taken to overlap, and nodes are taken to be like this machine, each with a disk that serves it
+// as this one does.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -25,6 +27,7 @@ struct RankShares {
   std::int64_t chunks = 0;  // of calibration samples; 0: it calibrates nothing
   std::int64_t shards = 1;  // of the output, a directory
   bool one_file = false;    // a GGUF
+  double dealt_rounding = 0;
 
   double of_part(const std::string& part, int ranks) const;  // s(part, N)
   // More ranks than this have nothing to do.
@@ -45,8 +48,8 @@ struct NodeCount {
 inline constexpr double kPayingShare = 0.25;
 // 1, 2, 4 ... below `most`, and `most`.
 std::vector<int> counts_of_nodes(int most);
-// The largest count of `rising` up to which every step pays: a step from a to b nodes at least that part of the
-// share which the doubling would have to save, kPayingShare log2(b / a).
+// The largest count of `rising` up to which every step pays: a step from a to b nodes at least that part of
+// the share which the doubling would have to save, kPayingShare log2(b / a).
 int paying_nodes(const std::vector<NodeCount>& rising);
 
 }  // namespace llmq
