@@ -102,6 +102,8 @@ FAULTS = [
     Fault("rows-of-one-rank", "src/calibration/row_sample.cpp", "join_known(values_, ranks);", "(void)ranks;", [("llmq_unit_calibration", "JoinedSums.Statistics*")]),
     Fault("a-chunk-dealt-twice", "src/calibration/joined_sums.cpp", "(own + 1) * units / size}", "(own + 1) * units / size + (own + 1 < size ? 1 : 0)}",
           [("llmq_unit_quant", "RankedSamples.ChunksAre*")]),
+    Fault("as-many-experts-as-each-has-room-for", "src/quant/pipeline/quantize_run.cpp", "-most_of(ranks(), -std::max<std::int64_t>(1, plan.experts_at_once))", "std::max<std::int64_t>(1, plan.experts_at_once)",
+          [("llmq_unit_quant", "RankedSamples.SoDo*")]),
     Fault("losses-of-own-rows", "src/quant/methods/gram_loss.cpp", "join_parts(loss, loss.size(), 1, ranks_);", "", [("llmq_unit_quant", "RankedSamples.RowsAre*")]),
     Fault("losses-of-own-shrinks", "src/quant/methods/gram_loss.cpp", "join_parts(std::span(losses), losses.size(), 1, ranks_);", "", [("llmq_unit_quant", "RankedSamples.RowsAre*")]),
     Fault("codes-of-own-rows", "src/quant/methods/gptq/gptq.cpp", "join_parts(std::span(matrix.codes), tiles, columns, ranks);", "", [("llmq_unit_quant", "RankedSamples.EveryMethod*")]),

@@ -25,6 +25,8 @@ QuantizeRun::QuantizeRun(const Plan& of, const LinearSource& from, const ModelSp
       writing(into),
       replaced(replaced_weights(of.packed(), model)),
       never_quantized(of.traits->folds ? model.never_quantized() : std::set<std::string>()) {
+  experts_at_once =
+      static_cast<std::size_t>(-most_of(ranks(), -std::max<std::int64_t>(1, plan.experts_at_once)));
   for (const PlannedModule& module : plan.modules) planned[module.module] = &module;
   for (const auto& [name, module] : planned) names.insert(name);
   for (const PlannedModule& module : plan.tower) planned[module.module] = &module;

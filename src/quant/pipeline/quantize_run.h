@@ -49,6 +49,9 @@ struct QuantizeRun {
   std::unique_ptr<Method> nearest;  // of schemes whose codes the method does not choose
   BackgroundWriter& writing;
   MemoryTrace memory;
+  // Of a mixture, in one pass: what the plans of all ranks have room for, since all of them join what one of
+  // them sees.
+  std::size_t experts_at_once = 1;
   OriginalStream* original = nullptr;                   // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;  // by module
   std::set<std::string> names;                          // the same modules

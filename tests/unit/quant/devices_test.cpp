@@ -140,7 +140,12 @@ testing::SmallJob ranked_job(const std::string& recipe, const Path& output, int 
   return job;
 }
 
-// By so many ranks, each with as many threads as it has number; what rank 0 gives back. `on_step` is told
+// What ranks read is their own, as in processes.
+Checkpoint opened_again(const Checkpoint& checkpoint) {
+  return open_checkpoint(system_io(), checkpoint.path().string());
+}
+
+// By so many ranks, of which no two have room for as many experts; what rank 0 gives back. `on_step` is told
 // which rank it is.
 testing::SmallJob::Result run_by_ranks(
     const testing::SmallJob& job, const Checkpoint& checkpoint, int count,
@@ -150,8 +155,9 @@ testing::SmallJob::Result run_by_ranks(
     testing::SmallJob own = job;
     own.target.ranks = &ranks;
     own.threads = 1 + ranks.rank() % 2;
+    own.experts_at_once = 2 + ranks.rank();
     own.on_step = [&] { on_step(ranks.rank()); };
-    const testing::SmallJob::Result found = own.run(io, checkpoint);
+    const testing::SmallJob::Result found = own.run(io, opened_again(checkpoint));
     if (ranks.rank() == 0) result = found;
   });
   return result;
@@ -256,7 +262,7 @@ TEST(RankedSamples, ActivationsThatAreNotFiniteEndAllAlike) {
     testing::SmallJob job = ranked_job("method: gptq\nscheme: w4a16_g8_sym\n", disk / "out");
     job.target.ranks = &ranks;
     try {
-      job.run(system_io(), checkpoint);
+      job.run(system_io(), opened_again(checkpoint));
     } catch (const RanksRefused& refused) {
       EXPECT_THAT(refused.what(), ::testing::HasSubstr("are not finite"));
       ++told;

@@ -42,6 +42,7 @@ struct SmallJob {
   int threads = 1;
   void (*change)(ModelSpec& spec) = nullptr;  // of the model as the checkpoint has it
   std::int64_t chunk_tokens = 0;              // 0: as the plan has them, all samples in one chunk
+  std::int64_t experts_at_once = 0;           // 0: as the plan has them
   std::function<void()> on_step = [] {};
 
   struct Result {
@@ -64,6 +65,7 @@ struct SmallJob {
         make_plan(Recipe::parse(recipe + "calibration: {samples: 3, sequence_length: 20}\n", "r.yaml"),
                   checkpoint, spec, Compute::kFloat32, 1, 0);
     if (chunk_tokens != 0) plan.chunk_tokens = chunk_tokens;
+    if (experts_at_once != 0) plan.experts_at_once = experts_at_once;
     const auto backend = make_cpu_backend(threads);
     PipelineOptions options;
     options.on_step = [this](const std::string&, const std::string&) { on_step(); };

@@ -69,7 +69,7 @@ std::vector<double> MixtureQuantizer::output_errors() {
     experts.push_back({&mixture_.experts[e], none ? std::nullopt : std::optional(e), rows[e],
                        none ? static_cast<float>(std::sqrt(mean_square())) : 1});
   }
-  const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, block_.run.plan.experts_at_once));
+  const std::size_t at_once = block_.run.experts_at_once;
   ExactSums sums(2 * experts.size());
   for (std::size_t first = 0; first < experts.size(); first += at_once) {
     const auto batch = std::span(experts).subspan(first, std::min(at_once, experts.size() - first));

@@ -129,7 +129,7 @@ void MixtureQuantizer::fold_outputs() {
 // lent: gate and up are not quantized yet, and lie on the devices for this pass.
 void MixtureQuantizer::each_seen(std::span<const SeenExpert> experts, ExpertInput input, const Visit& visit,
                                  bool lent) {
-  const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, block_.run.plan.experts_at_once));
+  const std::size_t at_once = block_.run.experts_at_once;
   const bool keeps_rows = !lent && needs_rows();
   for (std::size_t first = 0; first < experts.size(); first += at_once) {
     const std::span<const SeenExpert> batch =
