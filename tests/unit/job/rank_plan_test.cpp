@@ -116,6 +116,22 @@ TEST(RankTraffic, WhatRanksSendIsWhatWasPlanned) {
   }
 }
 
+// By hand: out K^2 of seven linears beside K^3 of four inputs.
+TEST(RankTime, RoundingIsDealtAsFarAsItGoesByRows) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kPlannedModel);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const auto dealt = [&](const std::string& recipe) {
+    return dealt_rounding(
+        make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0), spec);
+  };
+  const double rows = 128.0 * 128 * (128 + 64 + 64 + 128 + 2 * 384) + 384.0 * 384 * 128,
+               factors = 3 * 128.0 * 128 * 128 + 384.0 * 384 * 384;
+  EXPECT_NEAR(dealt("method: gptq\nscheme: w4a16_g32_sym\n"), rows / (rows + factors), 1e-12);
+  EXPECT_EQ(dealt("method: awq\nscheme: w4a16_g32_asym\n"), 1);
+  EXPECT_EQ(dealt("method: awq\nscheme: w4a16_g32_asym\nawq: {clip: false}\n"), 0);
+  EXPECT_EQ(dealt("method: rtn\nscheme: w4a16_g32_asym\n"), 0);
+}
+
 TEST(RankTime, EachPartIsDividedByWhatRanksShareOfIt) {
   const SecondsByPart parts = {
       {"forward and statistics", 80}, {"rounding", 8}, {"writing", 6}, {"scale search", 4}, {"reading", 2}};

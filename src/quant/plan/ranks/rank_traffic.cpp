@@ -191,7 +191,9 @@ Json RankTraffic::to_json(double bytes_per_second) const {
 }
 
 double dealt_rounding(const Plan& plan, const ModelSpec& spec) {
-  if (!plan.needs_calibration || !deals_codes(plan)) return 0;
+  if (!plan.needs_calibration) return 0;
+  if (!plan.traits->factorizes) return plan.traits->clips && plan.awq.clip ? 1 : 0;
+  if (!deals_codes(plan)) return 0;
   SharedSums sums(plan);
   for (const BlockSpec& block : spec.blocks) sums.add(block);
   const double rows = dealt_rows(plan).operations;

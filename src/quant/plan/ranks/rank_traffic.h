@@ -24,7 +24,8 @@ namespace llmq {
 inline constexpr double kNetworkBytesPerSecond = 12.5e9;
 
 // The share of a calibrated plan's rounding that is dealt by rows, by operations: of GPTQ on hosts the codes,
-// out K^2 of each linear, beside a factor of every input, K^3; 0 of plain rounding and on devices.
+// out K^2 of each linear, beside a factor of every input, K^3, and nothing on devices; 1 of AWQ's clipping,
+// beside which its codes are little; 0 of plain rounding.
 double dealt_rounding(const Plan& plan, const ModelSpec& spec);
 
 struct RankTraffic {
