@@ -203,6 +203,17 @@ TEST(RankedSamples, EveryMethodGivesTheBytesAndTheReportOfOneProcess) {
     expect_the_bytes_of_one_rank(checkpoint, recipe);
 }
 
+TEST(RankedSamples, SoDoRanksOfSeveralDevicesEach) {
+  const testing::TemporaryDirectory models;
+  const Checkpoint checkpoint = open_checkpoint(system_io(), testing::write_tiny_checkpoint(models));
+  testing::SmallJob job =
+      ranked_job("method: [awq, gptq]\nscheme: w4a16_g32_asym\nawq: {grid: 2}\n", models / "one");
+  const std::string digest = job.run(system_io(), checkpoint).digest;
+  job.target.directory = models / "shared";
+  job.further_devices = 1;
+  EXPECT_EQ(run_by_ranks(job, checkpoint, 2).digest, digest);
+}
+
 // Rows of experts lie among those of other ranks, some have none, and 8-bit inputs are judged on some rows.
 TEST(RankedSamples, SoDoExpertsOfAMixture) {
   for (const char* recipe : {"method: [awq, gptq]\nscheme: w4a16_g8_sym\n", "method: gptq\nscheme: w8a8\n"})

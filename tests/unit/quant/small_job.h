@@ -42,6 +42,7 @@ struct SmallJob {
   int threads = 1;
   void (*change)(ModelSpec& spec) = nullptr;  // of the model as the checkpoint has it
   std::int64_t chunk_tokens = 0;              // 0: as the plan has them, all samples in one chunk
+  int further_devices = 0;                    // of one thread each
   std::int64_t experts_at_once = 0;           // 0: as the plan has them
   std::function<void()> on_step = [] {};
 
@@ -68,6 +69,7 @@ struct SmallJob {
     if (experts_at_once != 0) plan.experts_at_once = experts_at_once;
     const auto backend = make_cpu_backend(threads);
     PipelineOptions options;
+    for (int i = 0; i < further_devices; ++i) options.further_devices.push_back(make_cpu_backend(1));
     options.on_step = [this](const std::string&, const std::string&) { on_step(); };
     const auto writer =
         open_writer(io, plan.format, to, checkpoint, spec, plan.modules, plan.ignored, plan.kv_cache);
