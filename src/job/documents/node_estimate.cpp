@@ -9,7 +9,6 @@ namespace llmq {
 namespace {
 
 std::string units_text(const RankShares& shares) {
-  if (shares.one_file) return "tensors of one file";
   return shares.chunks == 0 ? fmt::format("{} shards of the output", shares.shards)
                             : fmt::format("{} chunks of samples", shares.chunks);
 }
