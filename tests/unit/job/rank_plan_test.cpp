@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
 
 #include "base/error.h"
 #include "job/documents/node_estimate.h"
@@ -12,6 +11,7 @@
 #include "quant/plan/ranks/rank_traffic.h"
 #include "ranks/thread_ranks.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/unit/job/job_by_ranks.h"
 
 namespace llmq {
 namespace {
@@ -19,10 +19,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr const char* kPlannedModel = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k";
-
 RankTraffic traffic_of(const std::string& recipe, int ranks) {
-  const Checkpoint checkpoint = open_checkpoint(system_io(), kPlannedModel);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kSharedModel);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
   return rank_traffic(plan, spec, ranks);
@@ -95,22 +93,12 @@ TEST(RankTraffic, WhatRanksSendIsWhatWasPlanned) {
     request.paranoid = true;
     request.recipe =
         Recipe::parse(std::string(recipe) + "calibration: {samples: 17, sequence_length: 512}\n", "r.yaml");
-    request.recipe.model = kPlannedModel;
+    request.recipe.model = kSharedModel;
     request.recipe.output = (scratch / (std::to_string(++number) + ".gguf")).string();
-    Json document;
     double planned = 0;
-    run_as_ranks(3, [&](Ranks& rank) {
-      JobSettings settings;
-      settings.devices = {make_cpu_backend(1)};
-      settings.shared_by = &rank;
-      std::optional<QuantizeJob> job;
-      begin_together(
-          rank, [&] { job.emplace(system_io(), request, settings); }, [&] { return job->facts(); });
-      const JobEnd end = job->run();
-      if (rank.rank() != 0) return;
-      document = end.document;
-      planned = static_cast<double>(job->form().over_ranks(3).traffic.bytes());
-    });
+    const Json document = job_by_ranks(
+        request, 3, 1, [](int) {},
+        [&](QuantizeJob& job) { planned = static_cast<double>(job.form().over_ranks(3).traffic.bytes()); });
     const double sent = document.at("ranks").at("traffic_bytes").as_double();
     EXPECT_NEAR(sent / planned, 1, 0.05) << recipe << sent << " of " << planned;
   }
@@ -118,7 +106,7 @@ TEST(RankTraffic, WhatRanksSendIsWhatWasPlanned) {
 
 // By hand: out K^2 of seven linears beside K^3 of four inputs.
 TEST(RankTime, RoundingIsDealtAsFarAsItGoesByRows) {
-  const Checkpoint checkpoint = open_checkpoint(system_io(), kPlannedModel);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kSharedModel);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const auto dealt = [&](const std::string& recipe) {
     return dealt_rounding(
@@ -168,7 +156,7 @@ TEST(RankTime, NodesPayWhileADoublingSavesAQuarter) {
 
 // A rank holds the residual stream of its own chunks.
 TEST(RankMemory, ARankHoldsItsChunks) {
-  const Checkpoint checkpoint = open_checkpoint(system_io(), kPlannedModel);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kSharedModel);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   Plan plan = make_plan(Recipe::parse("method: awq\nscheme: w4a16_g32_asym\n"
                                       "calibration: {samples: 320, sequence_length: 512}\n",
@@ -191,7 +179,7 @@ TEST(NodeEstimate, SaysWhatMoreNodesThanChunksWouldDo) {
   QuantizeRequest request{};
   request.recipe = Recipe::parse(
       "method: gptq\nscheme: w4a16_g32_sym\ncalibration: {samples: 12, sequence_length: 512}\n", "r.yaml");
-  request.recipe.model = kPlannedModel;
+  request.recipe.model = kSharedModel;
   request.recipe.output = (scratch / "out").string();
   JobSettings settings;
   settings.devices = {make_cpu_backend(1)};

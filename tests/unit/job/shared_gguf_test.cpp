@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <optional>
 
 #include "base/error.h"
 #include "export/gguf/gguf_file.h"
@@ -14,49 +13,22 @@
 #include "model/open_checkpoint.h"
 #include "ranks/thread_ranks.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/unit/job/job_by_ranks.h"
 
 namespace llmq {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kGgufModel = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k";
-const Program kGgufProgram = {"0.0.1", "abc1234", "llmq"};
-
 struct GgufStopped {};
 
 class SharedGguf : public ::testing::Test {
  protected:
   QuantizeRequest request(const std::string& output, const std::vector<std::string>& settings) const {
-    QuantizeRequest request{};
-    request.paranoid = true;  // no digests of this machine's other runs
-    request.recipe.source = "command line";
-    request.recipe.model = kGgufModel;
     std::filesystem::create_directory(scratch_ / output);
-    request.recipe.output = (scratch_ / output / "m.gguf").string();  // the digest has the name of the file
-    request.recipe.set("format=gguf");
-    for (const std::string& setting : settings) request.recipe.set(setting);
-    return request;
-  }
-
-  // Rank 0's document. `on_step` is told which rank it is.
-  static Json run(
-      const QuantizeRequest& asked, int ranks, int threads = 1,
-      const std::function<void(int)>& on_step = [](int) {}) {
-    Json document;
-    run_as_ranks(ranks, [&](Ranks& rank) {
-      JobSettings settings;
-      settings.devices = {make_cpu_backend(threads)};
-      settings.program = kGgufProgram;
-      settings.on_step = [&] { on_step(rank.rank()); };
-      settings.shared_by = &rank;
-      std::optional<QuantizeJob> job;
-      begin_together(
-          rank, [&] { job.emplace(system_io(), asked, settings); }, [&] { return job->facts(); });
-      const JobEnd end = job->run();
-      if (rank.rank() == 0) document = end.document;
-    });
-    return document;
+    std::vector<std::string> all = settings;
+    all.insert(all.begin(), "format=gguf");
+    return shared_request((scratch_ / output / "m.gguf").string(), all);  // the digest has the file's name
   }
 
   static std::string digest(const Json& document) { return document.at("digest").as_string(); }
@@ -68,9 +40,9 @@ TEST_F(SharedGguf, RoundingHasTheBytesOfOneProcess) {
   for (const char* type : {"q4_k_m", "q8_0", "bf16"}) {
     const std::vector<std::string> settings = {"method=rtn", "scheme=" + std::string(type)};
     const std::string name = std::string(type) + "-";
-    const std::string alone = digest(run(request(name + "1", settings), 1));
-    EXPECT_EQ(digest(run(request(name + "2", settings), 2, 2)), alone) << type;
-    EXPECT_EQ(digest(run(request(name + "3", settings), 3)), alone) << type;
+    const std::string alone = digest(job_by_ranks(request(name + "1", settings), 1));
+    EXPECT_EQ(digest(job_by_ranks(request(name + "2", settings), 2, 2)), alone) << type;
+    EXPECT_EQ(digest(job_by_ranks(request(name + "3", settings), 3)), alone) << type;
   }
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "q4_k_m-3/m.gguf.unfinished"));
 }
@@ -81,7 +53,7 @@ TEST_F(SharedGguf, TensorsAreDealtInSlabs) {
     std::string sha256;
     std::filesystem::create_directory(scratch_ / name);
     run_as_ranks(ranks, [&](Ranks& rank) {
-      const Checkpoint checkpoint = open_checkpoint(system_io(), kGgufModel);
+      const Checkpoint checkpoint = open_checkpoint(system_io(), kSharedModel);
       const ModelSpec spec = ModelSpec::read(checkpoint);
       GgufRequest request;
       request.target.directory = scratch_ / name / "m.gguf";
@@ -106,10 +78,10 @@ TEST_F(SharedGguf, TensorsAreDealtInSlabs) {
 TEST_F(SharedGguf, ImportanceOfDealtSamplesIsThatOfOneProcess) {
   const std::vector<std::string> settings = {"method=imatrix", "scheme=q4_k_m", "calibration.samples=25",
                                              "calibration.sequence_length=512"};
-  const std::string alone = digest(run(request("one", settings), 1));
+  const std::string alone = digest(job_by_ranks(request("one", settings), 1));
   for (const int ranks : {2, 3, 4}) {
     const std::string output = std::to_string(ranks);
-    EXPECT_EQ(digest(run(request(output, settings), ranks, ranks == 2 ? 2 : 1)), alone) << ranks;
+    EXPECT_EQ(digest(job_by_ranks(request(output, settings), ranks, ranks == 2 ? 2 : 1)), alone) << ranks;
   }
 }
 
@@ -118,27 +90,28 @@ TEST_F(SharedGguf, TheMatrixThatRankZeroWritesIsThatOfOneProcess) {
     return std::vector<std::string>{"method=imatrix", "scheme=q4_0", "calibration.samples=16",
                                     "gguf.imatrix_out=" + (scratch_ / matrix).string()};
   };
-  run(request("one", settings("one.imatrix")), 1);
-  run(request("two", settings("two.imatrix")), 2);
+  job_by_ranks(request("one", settings("one.imatrix")), 1);
+  job_by_ranks(request("two", settings("two.imatrix")), 2);
   EXPECT_EQ(scratch_.read("two.imatrix"), scratch_.read("one.imatrix"));
   const std::vector<std::string> of_file = {"method=imatrix", "scheme=q4_0",
                                             "gguf.importance=" + (scratch_ / "one.imatrix").string()};
-  EXPECT_EQ(digest(run(request("file-3", of_file), 3)), digest(run(request("file-1", of_file), 1)));
+  EXPECT_EQ(digest(job_by_ranks(request("file-3", of_file), 3)),
+            digest(job_by_ranks(request("file-1", of_file), 1)));
 }
 
 // Begun by three, stopped on one of them; ended by two, or by one, who know what importance was collected.
 TEST_F(SharedGguf, OthersGoOnWhereRanksWereStopped) {
   const std::vector<std::string> settings = {"method=imatrix", "scheme=q4_k_m", "calibration.samples=24"};
-  const std::string alone = digest(run(request("one", settings), 1));
+  const std::string alone = digest(job_by_ranks(request("one", settings), 1));
   for (const int others : {2, 1}) {
     const QuantizeRequest asked = request("stopped-" + std::to_string(others) + "", settings);
     std::atomic<int> steps = 0;
-    EXPECT_THROW(run(asked, 3, 1,
-                     [&](int rank) {
-                       if (rank == 1 && ++steps == 20) throw GgufStopped{};
-                     }),
+    EXPECT_THROW(job_by_ranks(asked, 3, 1,
+                              [&](int rank) {
+                                if (rank == 1 && ++steps == 20) throw GgufStopped{};
+                              }),
                  GgufStopped);
-    const Json document = run(asked, others);
+    const Json document = job_by_ranks(asked, others);
     EXPECT_EQ(digest(document), alone);
     EXPECT_GT(document.at("resumed_blocks").as_integer(), 1) << "the importance, and a block";
   }
@@ -150,14 +123,14 @@ TEST_F(SharedGguf, AConversionHasTheBytesOfOneProcess) {
     std::filesystem::create_directory(scratch_ / name);
     run_as_ranks(ranks, [&](Ranks& rank) {
       ConvertRequest asked;
-      asked.source = kGgufModel;
+      asked.source = kSharedModel;
       asked.to = "gguf";
       asked.dtype = "q8_0";
       asked.threads = 1;
       asked.target.directory = scratch_ / name / "m.gguf";
       asked.target.ranks = &rank;
       asked.split_max_size = split;
-      const auto end = run_conversion(system_io(), asked, true, kGgufProgram);
+      const auto end = run_conversion(system_io(), asked, true, kSharingProgram);
       if (rank.rank() == 0) digest = std::get<ConvertReport>(end).digest;
     });
     return digest;
@@ -169,7 +142,7 @@ TEST_F(SharedGguf, AConversionHasTheBytesOfOneProcess) {
 TEST_F(SharedGguf, ADestinationThatMayNotBeWrittenIsRefusedOnce) {
   std::filesystem::create_directories(scratch_ / "there/m.gguf");
   try {
-    run(request("there", {"method=rtn", "scheme=q8_0"}), 2);
+    job_by_ranks(request("there", {"method=rtn", "scheme=q8_0"}), 2);
     ADD_FAILURE() << "it began";
   } catch (const RanksRefused& refused) {
     EXPECT_THAT(refused.what(), HasSubstr("there/m.gguf"));

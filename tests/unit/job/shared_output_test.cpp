@@ -14,6 +14,7 @@
 #include "model/open_checkpoint.h"
 #include "ranks/thread_ranks.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/unit/job/job_by_ranks.h"
 
 namespace llmq {
 namespace {
@@ -21,9 +22,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr const char* kSharedModel = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k";
-const Program kSharingProgram = {"0.0.1", "abc1234", "llmq"};
 
 struct RankStopped {};
 
@@ -33,39 +31,7 @@ constexpr double kChannelsOfInputs[] = {128, 128, 128, 384}, kWeights = 128 * (3
 class SharedOutput : public ::testing::Test {
  protected:
   QuantizeRequest request(const std::string& output, const std::vector<std::string>& settings) const {
-    QuantizeRequest request;
-    request.paranoid = true;  // no digests of this machine's other runs
-    request.recipe.source = "command line";
-    request.recipe.model = kSharedModel;
-    request.recipe.output = (scratch_ / output).string();
-    for (const std::string& setting : settings) request.recipe.set(setting);
-    return request;
-  }
-
-  static JobSettings settings(Ranks& ranks, int threads, std::function<void()> on_step) {
-    JobSettings settings;
-    settings.devices = {make_cpu_backend(threads)};
-    settings.program = kSharingProgram;
-    settings.on_step = std::move(on_step);
-    settings.shared_by = &ranks;
-    return settings;
-  }
-
-  // As the tool runs it; rank 0's document. `on_step` is told which rank it is.
-  static Json run(
-      const QuantizeRequest& asked, int ranks, int threads = 1,
-      const std::function<void(int)>& on_step = [](int) {}) {
-    Json document;
-    run_as_ranks(ranks, [&](Ranks& rank) {
-      std::optional<QuantizeJob> job;
-      begin_together(
-          rank,
-          [&] { job.emplace(system_io(), asked, settings(rank, threads, [&] { on_step(rank.rank()); })); },
-          [&] { return job->facts(); });
-      const JobEnd end = job->run();
-      if (rank.rank() == 0) document = end.document;
-    });
-    return document;
+    return shared_request((scratch_ / output).string(), settings);
   }
 
   static Json convert(ConvertRequest asked, int ranks) {
@@ -126,11 +92,11 @@ TEST_F(SharedOutput, RoundingWritesTheBytesAndTheReportOfOneProcess) {
     std::vector<std::string> keys = {"method=rtn", "shard_bytes=50000"};
     keys.insert(keys.end(), scheme.begin(), scheme.end());
     const std::string whole = "whole" + std::to_string(++number);
-    const Json once = run(request(whole, keys), 1);
+    const Json once = job_by_ranks(request(whole, keys), 1);
     ASSERT_GT(shards_of(whole).size(), 4u);
     for (const int ranks : {2, 3, 4}) {
       const std::string name = fmt::format("shared{}-{}", number, ranks);
-      const Json shared = run(request(name, keys), ranks, 1 + ranks % 2);
+      const Json shared = job_by_ranks(request(name, keys), ranks, 1 + ranks % 2);
       EXPECT_EQ(shared.at("digest"), once.at("digest")) << ranks << " ranks";
       EXPECT_EQ(output_digest(system_io(), scratch_ / name), once.at("digest").as_string());
       EXPECT_EQ(report_of(name), report_of(whole)) << ranks << " ranks";
@@ -143,7 +109,8 @@ TEST_F(SharedOutput, RoundingWritesTheBytesAndTheReportOfOneProcess) {
 TEST_F(SharedOutput, CalibrationWritesTheBytesAndTheReportOfOneProcess) {
   const std::vector<std::string> keys = {"method=gptq", "scheme=w4a16_g32_sym", "calibration.samples=33",
                                          "shard_bytes=50000", "calibration.sequence_length=128"};
-  const Json once = run(request("whole", keys), 1), shared = run(request("shared", keys), 2, 2);
+  const Json once = job_by_ranks(request("whole", keys), 1),
+             shared = job_by_ranks(request("shared", keys), 2, 2);
   EXPECT_EQ(shared.at("digest"), once.at("digest"));
   EXPECT_EQ(output_digest(system_io(), scratch_ / "shared"), once.at("digest").as_string());
   EXPECT_EQ(report_of("shared"), report_of("whole"));
@@ -158,7 +125,8 @@ TEST_F(SharedOutput, CalibrationWritesTheBytesAndTheReportOfOneProcess) {
 
 TEST_F(SharedOutput, RanksWithoutAShardHaveNothingToDo) {
   const std::vector<std::string> keys = {"method=rtn", "scheme=w4a16_g32_asym"};
-  const Json once = run(request("whole", keys), 1), shared = run(request("shared", keys), 3);
+  const Json once = job_by_ranks(request("whole", keys), 1),
+             shared = job_by_ranks(request("shared", keys), 3);
   EXPECT_EQ(shards_of("shared").size(), 1u);
   EXPECT_EQ(shared.at("digest"), once.at("digest"));
 }
@@ -166,7 +134,7 @@ TEST_F(SharedOutput, RanksWithoutAShardHaveNothingToDo) {
 // A rank is stopped at some of its linears; another number of ranks goes on.
 TEST_F(SharedOutput, AnotherNumberOfRanksGoesOn) {
   const std::vector<std::string> keys = {"method=rtn", "scheme=nvfp4a16", "shard_bytes=30000"};
-  const Json once = run(request("whole", keys), 1);
+  const Json once = job_by_ranks(request("whole", keys), 1);
   int run_number = 0, resumed = 0;
   for (const auto& [before, after] : std::vector<std::pair<int, int>>{{3, 1}, {1, 3}, {2, 4}, {4, 2}})
     for (const int victim : {0, before - 1})
@@ -176,14 +144,14 @@ TEST_F(SharedOutput, AnotherNumberOfRanksGoesOn) {
         std::atomic<int> left = step;
         bool stopped = false;
         try {
-          run(asked, before, 1, [&, victim = victim](int rank) {
+          job_by_ranks(asked, before, 1, [&, victim = victim](int rank) {
             if (rank == victim && left-- == 0) throw RankStopped();
           });
         } catch (const RankStopped&) {
           stopped = true;
         }
         EXPECT_FALSE(stopped && std::filesystem::exists(asked.recipe.output));
-        const Json done = run(asked, after, 2);
+        const Json done = job_by_ranks(asked, after, 2);
         EXPECT_EQ(done.at("digest"), once.at("digest"));
         EXPECT_EQ(output_digest(system_io(), asked.recipe.output), once.at("digest").as_string());
         if (done.at("status") == Json("done")) {
@@ -197,13 +165,13 @@ TEST_F(SharedOutput, AnotherNumberOfRanksGoesOn) {
 
 TEST_F(SharedOutput, WhatIsThereAlreadyIsNotDoneAgain) {
   const std::vector<std::string> keys = {"method=rtn", "scheme=w4a16_g32_asym", "shard_bytes=50000"};
-  const Json once = run(request("q", keys), 2), again = run(request("q", keys), 3);
+  const Json once = job_by_ranks(request("q", keys), 2), again = job_by_ranks(request("q", keys), 3);
   EXPECT_EQ(again.at("status"), Json("unchanged"));
   EXPECT_EQ(again.at("digest"), once.at("digest"));
 }
 
 TEST_F(SharedOutput, ConversionsWriteTheBytesOfOneProcess) {
-  run(request("packed", {"method=rtn", "scheme=w4a16_g32_asym", "format=awq"}), 1);
+  job_by_ranks(request("packed", {"method=rtn", "scheme=w4a16_g32_asym", "format=awq"}), 1);
   const struct {
     std::string source, to;
     std::optional<std::string> dtype;
@@ -234,7 +202,7 @@ TEST_F(SharedOutput, ConversionsWriteTheBytesOfOneProcess) {
 
 TEST_F(SharedOutput, WhatIsNotSharedIsRefusedByName) {
   const auto refused = [&](const std::vector<std::string>& keys) {
-    return refusal([&] { run(request("none", keys), 2); });
+    return refusal([&] { job_by_ranks(request("none", keys), 2); });
   };
   EXPECT_THAT(
       refused({"method=awq", "scheme=w4a16_g32_asym", "calibration.samples=4",
@@ -261,7 +229,7 @@ TEST_F(SharedOutput, RanksWithOtherInputsOrWordsAreRefused) {
         if (rank.rank() == 1) change(mine);
         std::optional<QuantizeJob> job;
         begin_together(
-            rank, [&] { job.emplace(system_io(), mine, settings(rank, 1, [] {})); },
+            rank, [&] { job.emplace(system_io(), mine, settings_of_rank(rank)); },
             [&] { return job->facts(); });
         job->run();
       });
@@ -283,8 +251,8 @@ TEST_F(SharedOutput, RanksWithOtherInputsOrWordsAreRefused) {
 TEST_F(SharedOutput, AnOutputAtWorkIsRefused) {
   const std::vector<std::string> keys = {"method=rtn", "scheme=w4a16_g32_asym"};
   std::string told;
-  run(request("q", keys), 1, 1, [&](int) {
-    if (told.empty()) told = refusal([&] { run(request("q", keys), 2); });
+  job_by_ranks(request("q", keys), 1, 1, [&](int) {
+    if (told.empty()) told = refusal([&] { job_by_ranks(request("q", keys), 2); });
   });
   EXPECT_THAT(told, HasSubstr("another llmq is at work on this output"));
 }
@@ -311,7 +279,7 @@ TEST_F(SharedOutput, WarningsComeInTheOrderOfOneProcess) {
     QuantizeRequest asked = request(output, {"method=rtn", "scheme=w4a16_g32_asym", "shard_bytes=50000"});
     asked.recipe.model = (scratch_ / "m").string();
     asked.allow_nonfinite = true;
-    return run(asked, ranks).at("warnings");
+    return job_by_ranks(asked, ranks).at("warnings");
   };
   const Json once = warnings("one", 1);
   EXPECT_GE(once.items().size(), 8u);
