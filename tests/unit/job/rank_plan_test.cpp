@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "base/error.h"
 #include "job/documents/node_estimate.h"
 #include "model/open_checkpoint.h"
