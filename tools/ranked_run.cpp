@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kWaitForTheFirst{30};
 // What every rank finds alike: rank 0 says it.
 [[noreturn]] void refuse_once(int rank, ErrorDetail detail) {
   if (rank != 0) throw SaidElsewhere{std::move(detail)};
-  fail(ErrorKind::kUsage, std::move(detail));
+  throw Error(ErrorKind::kUsage, std::move(detail));
 }
 
 std::string started(const Launcher& launcher) {
@@ -178,7 +178,7 @@ int run_in_ranks(Session& session, const std::string& command, const std::functi
     return run_shared(session, *launcher, run, tell);
   } catch (const SaidElsewhere& said) {
     std::this_thread::sleep_for(kWaitForTheFirst);
-    fail(ErrorKind::kUsage, said.detail);
+    throw Error(ErrorKind::kUsage, said.detail);
   }
 }
 

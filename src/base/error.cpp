@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <fmt/format.h>
+
 #include <new>
 
 namespace llmq {
@@ -67,6 +69,13 @@ Error as_error(const std::exception_ptr& thrown) {
   }
 }
 
-void fail(ErrorKind kind, ErrorDetail detail) { throw Error(kind, std::move(detail)); }
+void fail(ErrorKind kind, const ErrorWords& words) {
+  throw Error(kind, {std::string(words.message), std::string(words.file), std::string(words.where),
+                     std::string(words.hint)});
+}
+
+void fail_formatted(ErrorKind kind, fmt::string_view format, fmt::format_args args) {
+  fail(kind, {fmt::vformat(format, args), {}, {}, {}});
+}
 
 }  // namespace llmq

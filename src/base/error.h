@@ -9,6 +9,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace llmq {
@@ -44,12 +45,17 @@ int exit_code(ErrorKind kind);
 // kResource, others of kInternal.
 Error as_error(const std::exception_ptr& thrown);
 
-[[noreturn]] void fail(ErrorKind kind, ErrorDetail detail);
+// An ErrorDetail as it is written where something fails: views, so that those hundreds of places copy nothing.
+struct ErrorWords {
+  std::string_view message, file, where, hint;
+};
+[[noreturn]] void fail(ErrorKind kind, const ErrorWords& words);
 
 // fail(kind, "group_size {} does not divide {}", group, columns) where no file is known at this depth.
+[[noreturn]] void fail_formatted(ErrorKind kind, fmt::string_view format, fmt::format_args args);
 template <typename... Args>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
-  fail(kind, ErrorDetail{fmt::format(format, std::forward<Args>(args)...), {}, {}, {}});
+  fail_formatted(kind, format, fmt::make_format_args(args...));
 }
 
 }  // namespace llmq

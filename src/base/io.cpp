@@ -19,8 +19,7 @@ std::string read_text(Io& io, const Path& path, std::uint64_t limit) {
   const std::uint64_t size = file->size();
   if (size > limit)
     fail(ErrorKind::kBadInput,
-         ErrorDetail{
-             fmt::format("has {} bytes, more than the {} allowed here", size, limit), path.string(), {}, {}});
+         {fmt::format("has {} bytes, more than the {} allowed here", size, limit), path.string(), {}, {}});
   std::string text(static_cast<std::size_t>(size), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   return text;

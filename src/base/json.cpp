@@ -95,15 +95,14 @@ class Builder {
         reason.starts_with("[json") && bracket != std::string_view::npos)
       reason.remove_prefix(bracket + 2);
     fail(ErrorKind::kBadInput,
-         ErrorDetail{
-             fmt::format("is not valid JSON: {}", reason), file_, fmt::format("byte {}", position), {}});
+         {fmt::format("is not valid JSON: {}", reason), file_, fmt::format("byte {}", position), {}});
   }
 
   Json take() { return std::move(root_); }
 
  private:
   [[noreturn]] void refuse(const std::string& message) const {
-    fail(ErrorKind::kBadInput, ErrorDetail{message, file_, fmt::format("byte {}", *seen_ - begin_), {}});
+    fail(ErrorKind::kBadInput, {message, file_, fmt::format("byte {}", *seen_ - begin_), {}});
   }
 
   // Where the next value goes. A parent is never appended to while its child is open, so addresses hold.
@@ -242,16 +241,38 @@ class Writer {
 
 static_assert(std::is_nothrow_move_constructible_v<Json>, "or vectors of Json would copy when they grow");
 
+Json::~Json() = default;
+Json::Json(const Json& other) = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(const Json& other) = default;
+Json& Json::operator=(Json&& other) noexcept = default;
+bool Json::operator==(const Json& other) const = default;
+
+Json::Json(const char* s) : value_(std::string(s)) {}
+Json::Json(std::string_view s) : value_(std::string(s)) {}
+Json::Json(std::string s) : value_(std::move(s)) {}
+Json::Json(Array a) : value_(std::move(a)) {}
+Json::Json(Object o) : value_(std::move(o)) {}
+
+Json Json::object(std::initializer_list<JsonField> members) {
+  Object object;
+  object.reserve(members.size());
+  for (const JsonField& member : members) object.emplace_back(member.name, member.value);
+  return Json(std::move(object));
+}
+
+Json Json::array(std::initializer_list<Json> items) { return Json(Array(items)); }
+
 Json Json::parse(std::string_view text, const std::string& file, JsonLimits limits) {
   const auto refuse = [&](const std::string& message, std::size_t at, const std::string& hint = {}) {
-    fail(ErrorKind::kBadInput, ErrorDetail{message, file, fmt::format("byte {}", at), hint});
+    fail(ErrorKind::kBadInput, {message, file, fmt::format("byte {}", at), hint});
   };
   if (text.size() > limits.max_bytes)
-    fail(ErrorKind::kBadInput, ErrorDetail{fmt::format("has {} bytes of JSON, more than the {} allowed",
-                                                       text.size(), limits.max_bytes),
-                                           file,
-                                           {},
-                                           {}});
+    fail(ErrorKind::kBadInput,
+         {fmt::format("has {} bytes of JSON, more than the {} allowed", text.size(), limits.max_bytes),
+          file,
+          {},
+          {}});
   if (text.starts_with("\xef\xbb\xbf"))
     refuse("begins with a byte order mark, which JSON does not allow", 1, "save it as UTF-8 without BOM");
   // The reader takes a NUL for the end of the text and would not look at what follows.

@@ -24,11 +24,10 @@ NamePattern::NamePattern(std::string text) : text_(std::move(text)) {
   if (!text_.starts_with(kPrefix)) return;
   auto compiled = std::make_shared<const Compiled>(std::string_view(text_).substr(kPrefix.size()));
   if (!compiled->re.ok())
-    fail(ErrorKind::kUsage,
-         ErrorDetail{fmt::format("'{}' is not a valid pattern: {}", text_, compiled->re.error()),
-                     {},
-                     {},
-                     "patterns are RE2 syntax, without look-around or back-references"});
+    fail(ErrorKind::kUsage, {fmt::format("'{}' is not a valid pattern: {}", text_, compiled->re.error()),
+                             {},
+                             {},
+                             "patterns are RE2 syntax, without look-around or back-references"});
   compiled_ = std::move(compiled);
 }
 

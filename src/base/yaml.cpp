@@ -22,7 +22,7 @@ constexpr std::size_t kMaxDepth = 64;
 
 [[noreturn]] void refuse(const std::string& file, int line, int column, const std::string& message,
                          const std::string& hint = {}) {
-  fail(ErrorKind::kBadInput, ErrorDetail{message, file, fmt::format("{}:{}", line, column), hint});
+  fail(ErrorKind::kBadInput, {message, file, fmt::format("{}:{}", line, column), hint});
 }
 
 // Bytes that YAML does not allow; yaml-cpp lets some through or ends the text there.
@@ -196,10 +196,10 @@ class YamlBuilder final : public YAML::EventHandler {
 Yaml Yaml::parse(std::string_view text, const std::string& file) {
   if (text.size() > kMaxBytes)
     fail(ErrorKind::kBadInput,
-         ErrorDetail{fmt::format("has {} bytes, more than the {} a recipe may have", text.size(), kMaxBytes),
-                     file,
-                     {},
-                     {}});
+         {fmt::format("has {} bytes, more than the {} a recipe may have", text.size(), kMaxBytes),
+          file,
+          {},
+          {}});
   check_characters(text, file);
   YamlBuilder builder(text, file);
   std::istringstream stream{std::string(text)};

@@ -15,11 +15,10 @@ namespace llmq {
 namespace {
 
 [[noreturn]] void refuse_device(const std::string& device) {
-  fail(ErrorKind::kUsage,
-       ErrorDetail{fmt::format("device '{}' is not known", device),
-                   {},
-                   "--device",
-                   "use auto, cpu, cuda, cuda:N, reference, fake, emulated or emulated:N"});
+  fail(ErrorKind::kUsage, {fmt::format("device '{}' is not known", device),
+                           {},
+                           "--device",
+                           "use auto, cpu, cuda, cuda:N, reference, fake, emulated or emulated:N"});
 }
 
 bool is_kind(const std::string& device, const std::string& kind) {
@@ -44,10 +43,8 @@ std::optional<std::uint64_t> emulated_memory() {
   std::uint64_t bytes = 0;
   const char* const last = word + std::strlen(word);
   if (const auto [end, error] = std::from_chars(word, last, bytes); error != std::errc() || end != last)
-    fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is no number of bytes", word),
-                                        {},
-                                        "LLMQ_EMULATED_MEMORY",
-                                        "write it in digits"});
+    fail(ErrorKind::kUsage,
+         {fmt::format("'{}' is no number of bytes", word), {}, "LLMQ_EMULATED_MEMORY", "write it in digits"});
   return bytes;
 }
 
@@ -59,18 +56,17 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
                                                            : automatic_device().device;
   if (request.threads < 0)
     fail(ErrorKind::kUsage,
-         ErrorDetail{
-             fmt::format("{} threads are asked for", request.threads), {}, "--threads", "give 1 or more"});
+         {fmt::format("{} threads are asked for", request.threads), {}, "--threads", "give 1 or more"});
   const int threads = request.threads == 0 ? available_cores() : request.threads;
   if (device == "cpu")
     return request.arithmetic.empty() ? make_cpu_backend(threads)
                                       : make_cpu_backend_of(threads, request.arithmetic);
   if (!request.arithmetic.empty())
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("the device '{}' does not compute as '{}'", device, request.arithmetic),
-                     {},
-                     "--device",
-                     "use cpu"});
+         {fmt::format("the device '{}' does not compute as '{}'", device, request.arithmetic),
+          {},
+          "--device",
+          "use cpu"});
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
   if (is_kind(device, "emulated"))

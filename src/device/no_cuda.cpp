@@ -9,10 +9,10 @@ GpuSight look_for_gpu() { return {{}, "this llmq was built without CUDA"}; }
 
 std::shared_ptr<Backend> make_cuda_backend(int index, int, DeviceUse) {
   fail(ErrorKind::kUnsupported,
-       ErrorDetail{fmt::format("device cuda:{} is asked for, and this llmq was built without CUDA", index),
-                   {},
-                   "--device",
-                   "use --device cpu"});
+       {fmt::format("device cuda:{} is asked for, and this llmq was built without CUDA", index),
+        {},
+        "--device",
+        "use --device cpu"});
 }
 
 }  // namespace llmq

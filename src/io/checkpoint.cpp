@@ -67,8 +67,8 @@ const StoredTensor* Checkpoint::find(std::string_view name) const {
 
 const StoredTensor& Checkpoint::at(std::string_view name) const {
   if (const StoredTensor* tensor = find(name)) return *tensor;
-  fail(ErrorKind::kBadInput, ErrorDetail{"the checkpoint holds no such tensor", state_->path.string(),
-                                         std::string(name), "is the download complete?"});
+  fail(ErrorKind::kBadInput, {"the checkpoint holds no such tensor", state_->path.string(), std::string(name),
+                              "is the download complete?"});
 }
 
 const std::vector<StoredTensor>& Checkpoint::tensors() const { return state_->tensors; }

@@ -25,8 +25,7 @@ constexpr std::uint64_t kMaxIndexBytes = 64u << 20;
 constexpr std::int64_t kMostSlabs = 1 << 16;  // more than any model has experts
 
 [[noreturn]] void bad(const Path& file, std::string where, std::string message, std::string hint = {}) {
-  fail(ErrorKind::kBadInput,
-       ErrorDetail{std::move(message), file.string(), std::move(where), std::move(hint)});
+  fail(ErrorKind::kBadInput, {std::move(message), file.string(), std::move(where), std::move(hint)});
 }
 
 Json read_object(Io& io, const Path& path, std::uint64_t limit) {
@@ -90,10 +89,10 @@ void CheckpointReader::read_directory() {
 
 void CheckpointReader::read_gguf(ReadGguf read) {
   if (read == nullptr)
-    fail(ErrorKind::kUnsupported, ErrorDetail{"is a GGUF file, which is not read as a model here",
-                                              state_->path.string(),
-                                              {},
-                                              "pass a model directory in Hugging Face layout"});
+    fail(ErrorKind::kUnsupported, {"is a GGUF file, which is not read as a model here",
+                                   state_->path.string(),
+                                   {},
+                                   "pass a model directory in Hugging Face layout"});
   GgufFile file = open_gguf(io_, state_->path);
   GgufReading model = read(file.header);
   state_->gguf = true;

@@ -14,8 +14,8 @@ inline constexpr std::size_t kMostTensorNameBytes = 4096;
 
 // Error(kBadInput): `message`, the file, and the place in it.
 [[noreturn]] inline void refuse_damaged(const std::string& file, std::string where, std::string message) {
-  fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), file, std::move(where),
-                                         "the file is damaged or incomplete; download or write it again"});
+  fail(ErrorKind::kBadInput, {std::move(message), file, std::move(where),
+                              "the file is damaged or incomplete; download or write it again"});
 }
 
 }  // namespace llmq

@@ -65,26 +65,24 @@ void refuse_foreign_directory(const Path& directory, const std::vector<std::stri
   });
   if (!pickle.empty())
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("holds its weights as a PyTorch pickle ({})", pickle),
-                     directory.string(),
-                     {},
-                     "pickles can run code and are not read; load the model in Transformers and "
-                     "save_pretrained() it as safetensors"});
+         {fmt::format("holds its weights as a PyTorch pickle ({})", pickle),
+          directory.string(),
+          {},
+          "pickles can run code and are not read; load the model in Transformers and "
+          "save_pretrained() it as safetensors"});
   const std::string gguf = first([](const std::string& name) { return name.ends_with(".gguf"); });
   if (!gguf.empty())
-    fail(ErrorKind::kBadInput,
-         ErrorDetail{"is not in Hugging Face layout",
-                     directory.string(),
-                     {},
-                     fmt::format("pass the GGUF file: {}", (directory / gguf).string())});
+    fail(ErrorKind::kBadInput, {"is not in Hugging Face layout",
+                                directory.string(),
+                                {},
+                                fmt::format("pass the GGUF file: {}", (directory / gguf).string())});
   const std::string other = first([](const std::string& name) { return name.ends_with(".safetensors"); });
   fail(ErrorKind::kBadInput,
-       ErrorDetail{fmt::format("holds neither {} nor {}", single, index),
-                   directory.string(),
-                   {},
-                   other.empty()
-                       ? "is the download complete?"
-                       : fmt::format("it has {} but no index that lists it; download the index too", other)});
+       {fmt::format("holds neither {} nor {}", single, index),
+        directory.string(),
+        {},
+        other.empty() ? "is the download complete?"
+                      : fmt::format("it has {} but no index that lists it; download the index too", other)});
 }
 
 }  // namespace llmq

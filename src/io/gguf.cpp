@@ -105,7 +105,7 @@ GgufValue read_value(GgufCursor& cursor, std::span<const std::byte> file_bytes, 
   if (value.is_array()) {
     value.element_type = read_type(cursor, key, file);
     if (value.element_type == GgufType::kArray)
-      fail(ErrorKind::kUnsupported, ErrorDetail{"an array of arrays is not read", file, key, {}});
+      fail(ErrorKind::kUnsupported, {"an array of arrays is not read", file, key, {}});
     value.count = cursor.number<std::uint64_t>(key);
   }
   value.bytes = take_values(cursor, file_bytes, value.element_type, value.count, key, file);
@@ -163,9 +163,8 @@ GgufTensor read_tensor(GgufCursor& cursor, std::uint64_t index, std::uint64_t al
   const auto dtype = dtype_from_ggml(type);
   if (!dtype)
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{
-             fmt::format("tensor type {} is not read", ggml_type_name(type)), file, tensor.name,
-             "use a file of F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ, TQ, MXFP4 or NVFP4 tensors"});
+         {fmt::format("tensor type {} is not read", ggml_type_name(type)), file, tensor.name,
+          "use a file of F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ, TQ, MXFP4 or NVFP4 tensors"});
   tensor.dtype = *dtype;
   tensor.bytes = tensor_bytes(tensor.dtype, tensor.shape, tensor.name, file);
   tensor.offset = cursor.number<std::uint64_t>(tensor.name);
@@ -239,18 +238,17 @@ void place_tensors(GgufHeader& header, std::uint64_t tables_end, std::span<const
 std::uint32_t read_version(GgufCursor& cursor, std::span<const std::byte> bytes, const std::string& file) {
   if (bytes.size() < 4 || std::memcmp(bytes.data(), "GGUF", 4) != 0) {
     if (const auto foreign = recognize_foreign_file(bytes, "GGUF"))
-      fail(ErrorKind::kBadInput,
-           ErrorDetail{fmt::format("this is {}", foreign->what), file, {}, foreign->hint});
+      fail(ErrorKind::kBadInput, {fmt::format("this is {}", foreign->what), file, {}, foreign->hint});
     refuse_damaged(file, {}, "does not begin with \"GGUF\"");
   }
   cursor.take(4, "magic");
   const auto version = cursor.number<std::uint32_t>("version");
   if (version == __builtin_bswap32(2) || version == __builtin_bswap32(3))
-    fail(ErrorKind::kUnsupported, ErrorDetail{"the file is big-endian", file, "version",
-                                              "convert it with gguf_convert_endian.py of the gguf package"});
+    fail(ErrorKind::kUnsupported, {"the file is big-endian", file, "version",
+                                   "convert it with gguf_convert_endian.py of the gguf package"});
   if (version != 2 && version != 3)
-    fail(ErrorKind::kUnsupported, ErrorDetail{fmt::format("GGUF version {} is not read", version), file,
-                                              "version", "versions 2 and 3 are"});
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("GGUF version {} is not read", version), file, "version", "versions 2 and 3 are"});
   return version;
 }
 

@@ -17,11 +17,10 @@ constexpr const char* kTensors = "split.tensors.count";
 GgufHeader map_part(Io& io, const Path& path, GgufFile& file) {
   std::shared_ptr<const Mapping> mapping = io.open(path)->map();
   if (mapping->in_memory())
-    fail(ErrorKind::kUnsupported,
-         ErrorDetail{"a GGUF file is read through the page cache only",
-                     path.string(),
-                     {},
-                     "read it through the page cache, or give a directory of safetensors"});
+    fail(ErrorKind::kUnsupported, {"a GGUF file is read through the page cache only",
+                                   path.string(),
+                                   {},
+                                   "read it through the page cache, or give a directory of safetensors"});
   GgufHeader header = parse_gguf(mapping->bytes(), path.string());
   file.paths.push_back(path);
   file.mappings.push_back(std::move(mapping));

@@ -16,8 +16,7 @@ namespace {
                                 ? fmt::format("an array of {}", type_row(value.element_type).name)
                                 : fmt::format("of type {}", type_row(value.type).name);
   fail(ErrorKind::kBadInput,
-       ErrorDetail{
-           fmt::format("is {} where {} was expected", found, expected), header.file, std::string(key), {}});
+       {fmt::format("is {} where {} was expected", found, expected), header.file, std::string(key), {}});
 }
 
 // Element `index` of a value as an integer; nothing when it is of another kind or above 2^63-1.
@@ -75,8 +74,8 @@ const GgufValue* GgufHeader::find(std::string_view key) const {
 
 const GgufValue& GgufHeader::at(std::string_view key) const {
   if (const GgufValue* value = find(key)) return *value;
-  fail(ErrorKind::kBadInput, ErrorDetail{"the key is missing", file, std::string(key),
-                                         "the file does not describe a model completely; convert it again"});
+  fail(ErrorKind::kBadInput, {"the key is missing", file, std::string(key),
+                              "the file does not describe a model completely; convert it again"});
 }
 
 std::int64_t GgufHeader::integer(std::string_view key) const {

@@ -189,8 +189,7 @@ struct GgufWriter::State {
   TensorSlot& slot(const std::string& name) {
     const auto found = slots.find(name);
     if (found == slots.end())
-      fail(ErrorKind::kInternal,
-           ErrorDetail{"the tensor was not declared", file->target().string(), name, {}});
+      fail(ErrorKind::kInternal, {"the tensor was not declared", file->target().string(), name, {}});
     return found->second;
   }
 };
@@ -213,7 +212,7 @@ GgufWriter::GgufWriter(Io& io, Path target, const GgufMetadata& metadata,
     const auto next = checked_add(end, round_up(bytes, kAlignment));
     if (!next || !state_->slots.emplace(tensor.name, TensorSlot{end, bytes, 0}).second)
       fail(ErrorKind::kInternal,
-           ErrorDetail{"a tensor is declared twice or is too large", target.string(), tensor.name, {}});
+           {"a tensor is declared twice or is too large", target.string(), tensor.name, {}});
     put_tensor(tables, tensor, end);
     end = *next;
   }
@@ -230,11 +229,11 @@ GgufWriter::GgufWriter(GgufWriter&&) noexcept = default;
 void GgufWriter::append(const std::string& name, std::span<const std::byte> bytes) {
   TensorSlot& place = state_->slot(name);
   if (bytes.size() > place.bytes - place.written)
-    fail(ErrorKind::kInternal, ErrorDetail{fmt::format("{} bytes came where {} of {} were left", bytes.size(),
-                                                       place.bytes - place.written, place.bytes),
-                                           state_->file->target().string(),
-                                           name,
-                                           {}});
+    fail(ErrorKind::kInternal, {fmt::format("{} bytes came where {} of {} were left", bytes.size(),
+                                            place.bytes - place.written, place.bytes),
+                                state_->file->target().string(),
+                                name,
+                                {}});
   state_->file->write_at(place.offset + place.written, bytes);
   place.written += bytes.size();
 }
@@ -256,11 +255,10 @@ void GgufWriter::sync() { state_->file->sync(); }
 void GgufWriter::finish() {
   for (const auto& [name, slot] : state_->slots)
     if (slot.written != slot.bytes)
-      fail(ErrorKind::kInternal,
-           ErrorDetail{fmt::format("{} of {} declared bytes came", slot.written, slot.bytes),
-                       state_->file->target().string(),
-                       name,
-                       {}});
+      fail(ErrorKind::kInternal, {fmt::format("{} of {} declared bytes came", slot.written, slot.bytes),
+                                  state_->file->target().string(),
+                                  name,
+                                  {}});
   state_->file->finish();
 }
 

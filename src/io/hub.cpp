@@ -40,8 +40,7 @@ std::string read_commit(Io& io, const Path& reference, const std::string& name) 
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
       });
   if (!sound)
-    fail(ErrorKind::kBadInput,
-         ErrorDetail{"does not hold a commit", reference.string(), {}, fetch_command(name)});
+    fail(ErrorKind::kBadInput, {"does not hold a commit", reference.string(), {}, fetch_command(name)});
   return commit;
 }
 
@@ -75,25 +74,23 @@ Path find_in_hub_cache(Io& io, const std::string& name) {
   if (slash != std::string::npos) folder.replace(slash, 1, "--");
   const Path repository = hub_cache_directory() / folder;
   if (!io.is_directory(repository))
-    fail(ErrorKind::kBadInput,
-         ErrorDetail{fmt::format("is neither a directory nor a model in the hub cache {}",
-                                 hub_cache_directory().string()),
-                     name,
-                     {},
-                     fetch_command(name)});
+    fail(ErrorKind::kBadInput, {fmt::format("is neither a directory nor a model in the hub cache {}",
+                                            hub_cache_directory().string()),
+                                name,
+                                {},
+                                fetch_command(name)});
   const Path reference = repository / "refs" / "main";
   if (!io.exists(reference))
-    fail(ErrorKind::kBadInput,
-         ErrorDetail{"the hub cache holds the model without its main revision (refs/main)",
-                     repository.string(),
-                     {},
-                     fetch_command(name)});
+    fail(ErrorKind::kBadInput, {"the hub cache holds the model without its main revision (refs/main)",
+                                repository.string(),
+                                {},
+                                fetch_command(name)});
   Path snapshot = repository / "snapshots" / read_commit(io, reference, name);
   if (!io.is_directory(snapshot))
-    fail(ErrorKind::kBadInput, ErrorDetail{"the revision that refs/main names is not in the hub cache",
-                                           snapshot.string(),
-                                           {},
-                                           fetch_command(name)});
+    fail(ErrorKind::kBadInput, {"the revision that refs/main names is not in the hub cache",
+                                snapshot.string(),
+                                {},
+                                fetch_command(name)});
   return snapshot;
 }
 
@@ -112,24 +109,22 @@ std::string hub_name_of(const Path& path) {
 }
 
 Path resolve_model(Io& io, const std::string& model) {
-  if (model.empty()) fail(ErrorKind::kUsage, ErrorDetail{"the model argument is empty", {}, {}, {}});
+  if (model.empty()) fail(ErrorKind::kUsage, {"the model argument is empty", {}, {}, {}});
   Path path(model);
   if (io.is_directory(path)) return path;
   const bool names_gguf = path.extension() == ".gguf";
   if (io.exists(path)) {
     if (names_gguf) return path;
     fail(ErrorKind::kBadInput,
-         ErrorDetail{"is a file, and a model is a directory, a .gguf file or a hub name",
-                     model,
-                     {},
-                     path.extension() == ".safetensors"
-                         ? "pass the directory that holds it and its config.json"
-                         : ""});
+         {"is a file, and a model is a directory, a .gguf file or a hub name",
+          model,
+          {},
+          path.extension() == ".safetensors" ? "pass the directory that holds it and its config.json" : ""});
   }
-  if (names_gguf) fail(ErrorKind::kBadInput, ErrorDetail{"no such file", model, {}, {}});
+  if (names_gguf) fail(ErrorKind::kBadInput, {"no such file", model, {}, {}});
   if (is_hub_name(model)) return find_in_hub_cache(io, model);
   fail(ErrorKind::kBadInput,
-       ErrorDetail{"no such directory, and the text is not a hub name (owner/name)", model, {}, {}});
+       {"no such directory, and the text is not a hub name (owner/name)", model, {}, {}});
 }
 
 }  // namespace llmq

@@ -48,7 +48,7 @@ PlacedFile::PlacedFile(Io& io, Path target, std::uint64_t bytes, FilePlace place
     std::vector<std::byte> found(head.size());
     if (file_->size() == bytes) file_->read_at(0, found);
     if (file_->size() != bytes || !std::equal(head.begin(), head.end(), found.begin()))
-      fail(ErrorKind::kBadInput, ErrorDetail{"is not laid out as it was declared", target_.string(), {}, {}});
+      fail(ErrorKind::kBadInput, {"is not laid out as it was declared", target_.string(), {}, {}});
     return;
   }
   if (place == FilePlace::kPartial) {

@@ -35,8 +35,7 @@ bool object_follows(std::span<const std::byte> bytes) {
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
   if (!object_follows(bytes)) {
     if (const auto foreign = recognize_foreign_file(bytes, "safetensors"))
-      fail(ErrorKind::kBadInput,
-           ErrorDetail{fmt::format("this is {}", foreign->what), file, {}, foreign->hint});
+      fail(ErrorKind::kBadInput, {fmt::format("this is {}", foreign->what), file, {}, foreign->hint});
   }
   if (bytes.size() < 8)
     refuse_damaged(file, {}, fmt::format("the file has {} bytes, fewer than a header length", bytes.size()));
@@ -85,8 +84,8 @@ DType read_dtype(const Json& value, const std::string& file, const std::string& 
   const auto dtype = dtype_from_safetensors(value.as_string());
   if (!dtype)
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("element type \"{}\" is not known here", value.as_string().substr(0, 32)),
-                     file, name, "convert the tensor to F32, F16 or BF16"});
+         {fmt::format("element type \"{}\" is not known here", value.as_string().substr(0, 32)), file, name,
+          "convert the tensor to F32, F16 or BF16"});
   return *dtype;
 }
 

@@ -24,16 +24,15 @@ struct Slot {
 
 std::uint64_t declared_bytes(const TensorDeclaration& declaration, const std::string& file) {
   if (dtype_row(declaration.dtype).safetensors_name.empty())
-    fail(ErrorKind::kInternal,
-         ErrorDetail{fmt::format("safetensors cannot hold {}", dtype_row(declaration.dtype).name),
-                     file,
-                     declaration.name,
-                     {}});
+    fail(ErrorKind::kInternal, {fmt::format("safetensors cannot hold {}", dtype_row(declaration.dtype).name),
+                                file,
+                                declaration.name,
+                                {}});
   const auto bytes =
       stored_bytes(declaration.dtype, static_cast<std::uint64_t>(declaration.shape.elements()));
   if (!bytes)
     fail(ErrorKind::kInternal,
-         ErrorDetail{"the declared size overflows or ends inside a byte", file, declaration.name, {}});
+         {"the declared size overflows or ends inside a byte", file, declaration.name, {}});
   return *bytes;
 }
 
@@ -61,8 +60,7 @@ struct SafetensorsWriter::State {
   Slot& slot(const std::string& name) {
     const auto found = slots.find(name);
     if (found == slots.end())
-      fail(ErrorKind::kInternal,
-           ErrorDetail{"the tensor was not declared", file->target().string(), name, {}});
+      fail(ErrorKind::kInternal, {"the tensor was not declared", file->target().string(), name, {}});
     return found->second;
   }
 };
@@ -83,7 +81,7 @@ SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDecl
     if (!next || !state_->slots.emplace(declaration.name, Slot{end, *next - end}).second ||
         declaration.name == "__metadata__")
       fail(ErrorKind::kInternal,
-           ErrorDetail{"a tensor is declared twice or is too large", target.string(), declaration.name, {}});
+           {"a tensor is declared twice or is too large", target.string(), declaration.name, {}});
     if (header.size() > 1) header += ',';
     header += tensor_member(declaration, end, *next);
     end = *next;
@@ -105,11 +103,10 @@ SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 void SafetensorsWriter::add(const std::string& name, std::span<const std::byte> bytes) {
   Slot& slot = state_->slot(name);
   const std::string file = state_->file->target().string();
-  if (slot.written) fail(ErrorKind::kInternal, ErrorDetail{"the tensor came twice", file, name, {}});
+  if (slot.written) fail(ErrorKind::kInternal, {"the tensor came twice", file, name, {}});
   if (slot.bytes != bytes.size())
     fail(ErrorKind::kInternal,
-         ErrorDetail{
-             fmt::format("{} bytes came where {} were declared", bytes.size(), slot.bytes), file, name, {}});
+         {fmt::format("{} bytes came where {} were declared", bytes.size(), slot.bytes), file, name, {}});
   state_->file->write_at(slot.offset, bytes);
   slot.written = true;
 }
@@ -117,11 +114,11 @@ void SafetensorsWriter::add(const std::string& name, std::span<const std::byte> 
 void SafetensorsWriter::append(const std::string& name, std::span<const std::byte> bytes) {
   Slot& slot = state_->slot(name);
   if (slot.written || bytes.size() > slot.bytes - slot.filled)
-    fail(ErrorKind::kInternal, ErrorDetail{fmt::format("{} bytes came behind {} of the {} declared",
-                                                       bytes.size(), slot.filled, slot.bytes),
-                                           state_->file->target().string(),
-                                           name,
-                                           {}});
+    fail(ErrorKind::kInternal,
+         {fmt::format("{} bytes came behind {} of the {} declared", bytes.size(), slot.filled, slot.bytes),
+          state_->file->target().string(),
+          name,
+          {}});
   state_->file->write_at(slot.offset + slot.filled, bytes);
   slot.filled += bytes.size();
   slot.written = slot.filled == slot.bytes;
@@ -139,8 +136,7 @@ std::function<void()> SafetensorsWriter::begin_sync() { return state_->file->beg
 void SafetensorsWriter::finish() {
   for (const auto& [name, slot] : state_->slots)
     if (!slot.written)
-      fail(ErrorKind::kInternal,
-           ErrorDetail{"a declared tensor never came", state_->file->target().string(), name, {}});
+      fail(ErrorKind::kInternal, {"a declared tensor never came", state_->file->target().string(), name, {}});
   state_->file->finish();
 }
 

@@ -13,8 +13,8 @@ namespace llmq {
 namespace {
 
 [[noreturn]] void refuse_index(const std::string& file, std::string where, std::string message) {
-  fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), file, std::move(where),
-                                         "the index is damaged or hostile; download it again"});
+  fail(ErrorKind::kBadInput,
+       {std::move(message), file, std::move(where), "the index is damaged or hostile; download it again"});
 }
 
 // What of a hostile text goes into a message.

@@ -10,7 +10,7 @@ void FittingRows::halve(std::int64_t rows, const Error& error) {
         "the same command goes on from the last finished block when the device has room, or on another of "
         "its kind; fewer samples "
         "(--set calibration.samples) need less";
-    fail(error.kind(), std::move(detail));
+    throw Error(error.kind(), std::move(detail));
   }
   most_ = std::max(kFewest, rows / 2);
 }

@@ -13,17 +13,16 @@ using Clock = std::chrono::steady_clock;
 
 void check(const Engine& engine, std::span<const std::int32_t> prompt, const GenerateOptions& options) {
   if (prompt.empty())
-    fail(ErrorKind::kUsage,
-         ErrorDetail{"the prompt has no tokens", {}, "--prompt", "give at least one character"});
+    fail(ErrorKind::kUsage, {"the prompt has no tokens", {}, "--prompt", "give at least one character"});
   if (options.max_tokens < 0 || options.prefill_chunk < 1)
     fail(ErrorKind::kUsage, "{} tokens in chunks of {} cannot be generated", options.max_tokens,
          options.prefill_chunk);
   if (static_cast<std::int64_t>(prompt.size()) > engine.options().max_context)
-    fail(ErrorKind::kUsage, ErrorDetail{fmt::format("the prompt has {} tokens and the context holds {}",
-                                                    prompt.size(), engine.options().max_context),
-                                        {},
-                                        {},
-                                        "shorten the prompt"});
+    fail(ErrorKind::kUsage, {fmt::format("the prompt has {} tokens and the context holds {}", prompt.size(),
+                                         engine.options().max_context),
+                             {},
+                             {},
+                             "shorten the prompt"});
 }
 
 GenerationRequest request_of(std::span<const std::int32_t> prompt, const GenerateOptions& options) {
@@ -58,7 +57,7 @@ Generated run(Engine& engine, const Tokenizer* tokenizer, std::span<const std::i
   const Clock::time_point start = Clock::now();
   ServingEngine serving(engine, tokenizer, serving_options(engine, options), options.drafter);
   if (const auto refusal = serving.submit(request_of(prompt, options)))
-    fail(ErrorKind::kUsage, ErrorDetail{refusal->message, {}, {}, {}});
+    fail(ErrorKind::kUsage, {refusal->message, {}, {}, {}});
   std::int64_t first_tokens = 0;
   Clock::time_point first = start, last = start;
   while (!serving.idle()) {
@@ -69,7 +68,7 @@ Generated run(Engine& engine, const Tokenizer* tokenizer, std::span<const std::i
         first_tokens = static_cast<std::int64_t>(event.tokens.size());
       }
       if (event.finish == FinishReason::kFailed)
-        fail(ErrorKind::kUnsupported, ErrorDetail{event.failure, {}, {}, "take a simpler constraint"});
+        fail(ErrorKind::kUnsupported, {event.failure, {}, {}, "take a simpler constraint"});
       if (event.finish == FinishReason::kStop) result.finish_reason = "stop";
       if (on_event(event)) continue;
       result.finish_reason = "stop";

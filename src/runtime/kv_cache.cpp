@@ -337,13 +337,11 @@ void KvSequence::extend(std::int64_t count) {
                      more = blocks.blocks_for(length) - blocks.blocks_for(table_.length);
   if (!blocks.reserve(table_, length, copies))
     fail(ErrorKind::kResource,
-         ErrorDetail{
-             fmt::format("the KV cache is full: {} more positions need {} blocks of {}, and {} are free",
-                         count, more * static_cast<std::int64_t>(blocks.groups()), blocks.block_size(),
-                         blocks.free()),
-             {},
-             {},
-             "give a shorter context or a larger cache"});
+         {fmt::format("the KV cache is full: {} more positions need {} blocks of {}, and {} are free", count,
+                      more * static_cast<std::int64_t>(blocks.groups()), blocks.block_size(), blocks.free()),
+          {},
+          {},
+          "give a shorter context or a larger cache"});
   cache_.copy(copies);
 }
 

@@ -244,9 +244,9 @@ void check_same_vocabulary(const Tokenizer& model, const Tokenizer& draft, const
     const std::string own = piece(model, id), other = piece(draft, id);
     if (own == other) continue;
     fail(ErrorKind::kBadInput,
-         ErrorDetail{fmt::format("the vocabularies differ: token {} is {} in the model and {} in the draft",
-                                 id, quoted_token(own), quoted_token(other)),
-                     draft_name, "--draft", "take a draft of the same tokenizer, or --draft ngram"});
+         {fmt::format("the vocabularies differ: token {} is {} in the model and {} in the draft", id,
+                      quoted_token(own), quoted_token(other)),
+          draft_name, "--draft", "take a draft of the same tokenizer, or --draft ngram"});
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr double kMostPenalty = 2, kMostBias = 100;  // as the OpenAI API has them
 
 [[noreturn]] void refuse(const char* flag, double value, const char* range) {
-  fail(ErrorKind::kUsage, ErrorDetail{fmt::format("{} is not {}", value, range), {}, flag, {}});
+  fail(ErrorKind::kUsage, {fmt::format("{} is not {}", value, range), {}, flag, {}});
 }
 
 // Tokens that may be drawn and their weights exp((logit - greatest) / temperature).

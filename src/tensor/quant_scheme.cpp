@@ -11,14 +11,13 @@ namespace {
 constexpr std::int64_t kMaxGroup = 1 << 20;
 
 [[noreturn]] void refuse(std::string_view text, const std::string& reason) {
-  fail(ErrorKind::kUsage,
-       ErrorDetail{fmt::format("scheme '{}': {}", text, reason),
-                   {},
-                   {},
-                   "write w<bits>a16 or w<bits>a8, then _g<N>, _channel or _tensor, then "
-                   "_sym or _asym, as in w4a16_g128_asym, "
-                   "or fp8, fp8_static, fp8_block, nvfp4, nvfp4a16, mxfp4, mxfp4a4, mxfp8, "
-                   "mxfp8a16"});
+  fail(ErrorKind::kUsage, {fmt::format("scheme '{}': {}", text, reason),
+                           {},
+                           {},
+                           "write w<bits>a16 or w<bits>a8, then _g<N>, _channel or _tensor, then "
+                           "_sym or _asym, as in w4a16_g128_asym, "
+                           "or fp8, fp8_static, fp8_block, nvfp4, nvfp4a16, mxfp4, mxfp4a4, mxfp8, "
+                           "mxfp8a16"});
 }
 
 // The decimal number at the front of `rest`, which loses it; nothing when there is none, or one with a

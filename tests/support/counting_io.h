@@ -124,7 +124,7 @@ class InterceptedIo : public Io {
       const std::lock_guard turn(io_.mutex_);
       io_.before("read", path_);
       if (offset > size() || into.size() > size() - offset)
-        fail(ErrorKind::kIo, ErrorDetail{fmt::format("ends at byte {}", size()), path_.string(), {}, {}});
+        fail(ErrorKind::kIo, {fmt::format("ends at byte {}", size()), path_.string(), {}, {}});
       inner_->read_at(offset, into);
     }
     void write_at(std::uint64_t offset, std::span<const std::byte> from) override {

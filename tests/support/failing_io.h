@@ -37,7 +37,7 @@ class FailingIo final : public InterceptedIo {
     const bool due = how_ == How::kOnce ? call == failing_call_ : call >= failing_call_ && failing_call_ >= 0;
     if (!due || (how_ == How::kFromThenOn && std::string_view(operation) == "remove")) return;
     ++failures_;
-    fail(ErrorKind::kIo, ErrorDetail{std::string(operation) + " failed: " + message_, path.string(), {}, {}});
+    fail(ErrorKind::kIo, {std::string(operation) + " failed: " + message_, path.string(), {}, {}});
   }
   std::uint64_t visible_bytes(const Path& path, std::uint64_t size) const override {
     return !cut_suffix_.empty() && path.string().ends_with(cut_suffix_) ? std::min(size, cut_bytes_) : size;

@@ -38,12 +38,12 @@ void read_blocks(int fd, const Path& path, BlockRange blocks, std::byte* into, s
     // A short count that is no whole number of blocks is the end of the file.
     if (got == 0 ||
         (static_cast<std::uint64_t>(got) % kIoBlock != 0 && at + static_cast<std::uint64_t>(got) < end))
-      fail(ErrorKind::kIo, ErrorDetail{fmt::format("ends at byte {}, {} more were expected",
-                                                   at + static_cast<std::uint64_t>(got),
-                                                   end - at - static_cast<std::uint64_t>(got)),
-                                       path.string(),
-                                       {},
-                                       {}});
+      fail(ErrorKind::kIo,
+           {fmt::format("ends at byte {}, {} more were expected", at + static_cast<std::uint64_t>(got),
+                        end - at - static_cast<std::uint64_t>(got)),
+            path.string(),
+            {},
+            {}});
     at += static_cast<std::uint64_t>(got);
     into += got;
   }

@@ -22,10 +22,10 @@ bool out_of_room(int code) { return code == ENOSPC || code == EDQUOT; }
   const std::string reason = code == EDQUOT ? "the disk quota is spent" : "no room on the disk";
   const std::string room =
       ::fstatvfs(fd, &system) == 0 ? fmt::format(", {} are free", free_bytes_of(system)) : std::string();
-  fail(ErrorKind::kIo, ErrorDetail{fmt::format("{}: {} bytes are needed{}", reason, needed, room),
-                                   path.string(),
-                                   {},
-                                   "free some space or choose another output directory"});
+  fail(ErrorKind::kIo, {fmt::format("{}: {} bytes are needed{}", reason, needed, room),
+                        path.string(),
+                        {},
+                        "free some space or choose another output directory"});
 }
 
 std::int64_t nanoseconds(const struct timespec& time) {
@@ -35,7 +35,7 @@ std::int64_t nanoseconds(const struct timespec& time) {
 }  // namespace
 
 void fail_errno(ErrorKind kind, const Path& path, const std::string& doing, int code) {
-  fail(kind, ErrorDetail{doing + ": " + std::strerror(code), path.string(), {}, {}});
+  fail(kind, {doing + ": " + std::strerror(code), path.string(), {}, {}});
 }
 
 std::uint64_t free_bytes_of(const struct statvfs& system) {
@@ -76,11 +76,10 @@ void SystemFile::read_at(std::uint64_t offset, std::span<std::byte> into) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_errno(ErrorKind::kIo, path_, fmt::format("cannot read at byte {}", offset), errno);
     if (got == 0)
-      fail(ErrorKind::kIo,
-           ErrorDetail{fmt::format("ends at byte {}, {} more were expected", offset, into.size()),
-                       path_.string(),
-                       {},
-                       {}});
+      fail(ErrorKind::kIo, {fmt::format("ends at byte {}, {} more were expected", offset, into.size()),
+                            path_.string(),
+                            {},
+                            {}});
     counters_.bytes_read += static_cast<std::uint64_t>(got);
     offset += static_cast<std::uint64_t>(got);
     into = into.subspan(static_cast<std::size_t>(got));

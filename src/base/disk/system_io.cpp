@@ -65,7 +65,7 @@ class SystemIo final : public Io {
       if (direct && code == EINVAL)
         refuse_direct(path, "its file system has no reading past the page cache (O_DIRECT)");
       if (code == ENOENT || code == ENOTDIR)
-        fail(ErrorKind::kBadInput, ErrorDetail{"does not exist", path.string(), {}, {}});
+        fail(ErrorKind::kBadInput, {"does not exist", path.string(), {}, {}});
       fail_errno(
           code == EACCES || code == ELOOP || code == ENAMETOOLONG ? ErrorKind::kBadInput : ErrorKind::kIo,
           path, "cannot be opened", code);
@@ -74,12 +74,11 @@ class SystemIo final : public Io {
     struct stat status {};
     if (::fstat(fd, &status) != 0) fail_errno(ErrorKind::kIo, path, "cannot be examined", errno);
     if (S_ISDIR(status.st_mode))
-      fail(ErrorKind::kBadInput, ErrorDetail{"is a directory, a file was expected", path.string(), {}, {}});
+      fail(ErrorKind::kBadInput, {"is a directory, a file was expected", path.string(), {}, {}});
     if (!S_ISREG(status.st_mode))
-      fail(ErrorKind::kBadInput, ErrorDetail{"is not a regular file (a pipe, socket or device)",
-                                             path.string(),
-                                             {},
-                                             "copy it to a file first"});
+      fail(
+          ErrorKind::kBadInput,
+          {"is not a regular file (a pipe, socket or device)", path.string(), {}, "copy it to a file first"});
     return file;
   }
 
@@ -88,10 +87,9 @@ class SystemIo final : public Io {
     if (fd >= 0) return std::make_unique<SystemFile>(fd, path, counters_);
     const int code = errno;
     if (code == EEXIST)
-      fail(ErrorKind::kBadInput, ErrorDetail{"exists already and is not overwritten",
-                                             path.string(),
-                                             {},
-                                             "remove it or choose another output"});
+      fail(
+          ErrorKind::kBadInput,
+          {"exists already and is not overwritten", path.string(), {}, "remove it or choose another output"});
     fail_errno(ErrorKind::kIo, path, "cannot be created", code);
   }
 
@@ -118,8 +116,7 @@ class SystemIo final : public Io {
     auto file = std::make_unique<SystemFile>(fd, path, counters_, reading_);
     struct stat status {};
     if (::fstat(fd, &status) != 0) fail_errno(ErrorKind::kIo, path, "cannot be examined", errno);
-    if (!S_ISREG(status.st_mode))
-      fail(ErrorKind::kIo, ErrorDetail{"is not a regular file", path.string(), {}, {}});
+    if (!S_ISREG(status.st_mode)) fail(ErrorKind::kIo, {"is not a regular file", path.string(), {}, {}});
     return file;
   }
 
@@ -166,8 +163,7 @@ class SystemIo final : public Io {
       const int code = errno == ENOTDIR ? EEXIST : errno;
       if (is_directory(prefix)) continue;  // which changes errno
       if (code == EEXIST)
-        fail(ErrorKind::kBadInput,
-             ErrorDetail{"is not a directory", prefix.string(), {}, "choose another output"});
+        fail(ErrorKind::kBadInput, {"is not a directory", prefix.string(), {}, "choose another output"});
       fail_errno(ErrorKind::kIo, prefix, "cannot be created as a directory", code);
     }
   }
@@ -253,7 +249,7 @@ class SystemIo final : public Io {
 
  private:
   [[noreturn]] static void refuse_direct(const Path& path, const char* why) {
-    fail(ErrorKind::kUnsupported, ErrorDetail{why, path.string(), {}, "read it through the page cache"});
+    fail(ErrorKind::kUnsupported, {why, path.string(), {}, "read it through the page cache"});
   }
 
   Reading reading_;

@@ -363,15 +363,15 @@ std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& lev
     const CpuKernels* const kernels = known.kernels();
     if (kernels != nullptr) return std::make_shared<CpuBackend>(threads, kernels->name, *kernels);
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("this processor does not have the CPU level '{}'", level),
-                     {},
-                     "LLMQ_CPU_ISA",
-                     fmt::format("leave it unset, or use one of {}", fmt::join(cpu_levels_present(), ", "))});
+         {fmt::format("this processor does not have the CPU level '{}'", level),
+          {},
+          "LLMQ_CPU_ISA",
+          fmt::format("leave it unset, or use one of {}", fmt::join(cpu_levels_present(), ", "))});
   }
-  fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is not a CPU level", level),
-                                      {},
-                                      "LLMQ_CPU_ISA",
-                                      "use scalar, avx2, avx512 or amx, or leave it unset"});
+  fail(ErrorKind::kUsage, {fmt::format("'{}' is not a CPU level", level),
+                           {},
+                           "LLMQ_CPU_ISA",
+                           "use scalar, avx2, avx512 or amx, or leave it unset"});
 }
 
 std::shared_ptr<Backend> make_cpu_backend_of(int threads, const std::string& arithmetic) {
@@ -380,10 +380,10 @@ std::shared_ptr<Backend> make_cpu_backend_of(int threads, const std::string& ari
         kernels != nullptr && arithmetic == arithmetic_of(kernels->name))
       return make_cpu_backend_at(threads, level.name);
   fail(ErrorKind::kUnsupported,
-       ErrorDetail{fmt::format("this machine does not compute as '{}'", arithmetic),
-                   {},
-                   {},
-                   fmt::format("it has the CPU levels {}", fmt::join(cpu_levels_present(), ", "))});
+       {fmt::format("this machine does not compute as '{}'", arithmetic),
+        {},
+        {},
+        fmt::format("it has the CPU levels {}", fmt::join(cpu_levels_present(), ", "))});
 }
 
 std::string chosen_cpu_level() {

@@ -105,11 +105,11 @@ Buffer room_for_factor(CudaDevice& device, std::uint64_t bytes, std::int64_t cha
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kResource) throw;
     fail(ErrorKind::kResource,
-         ErrorDetail{fmt::format("the Cholesky factor of {} channels needs {} bytes of the device: {}",
-                                 channels, bytes, error.what()),
-                     {},
-                     "--device",
-                     "leave it more memory, or use --device cpu"});
+         {fmt::format("the Cholesky factor of {} channels needs {} bytes of the device: {}", channels, bytes,
+                      error.what()),
+          {},
+          "--device",
+          "leave it more memory, or use --device cpu"});
   }
 }
 

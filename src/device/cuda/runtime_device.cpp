@@ -32,7 +32,7 @@ constexpr std::size_t kCarried = std::size_t{512} << 10,  // bytes that a thread
     kStagedDown = std::size_t{1} << 20;                   // bytes from which on a copy down is staged
 
 [[noreturn]] void refuse_cuda(const std::string& message) {
-  fail(ErrorKind::kUnsupported, ErrorDetail{message, {}, "--device", "use --device cpu"});
+  fail(ErrorKind::kUnsupported, {message, {}, "--device", "use --device cpu"});
 }
 
 // The properties of device `index`, or half a sentence on why there is none.
@@ -121,10 +121,10 @@ class RuntimeDevice final : public CudaDevice {
     const char* const word = std::getenv("LLMQ_DENSE_PRODUCTS");
     if (word == nullptr || *word == '\0') return find_cublaslt().missing;
     if (std::strcmp(word, "own") == 0) return "LLMQ_DENSE_PRODUCTS=own asks for none";
-    fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is no choice of dense products", word),
-                                        {},
-                                        "LLMQ_DENSE_PRODUCTS",
-                                        "write own, or leave it out"});
+    fail(ErrorKind::kUsage, {fmt::format("'{}' is no choice of dense products", word),
+                             {},
+                             "LLMQ_DENSE_PRODUCTS",
+                             "write own, or leave it out"});
   }
 
   void copy_in(void* to, const void* from_host, std::size_t bytes) override {

@@ -146,9 +146,9 @@ Json comparison_vega(const Comparison& comparison) {
                                    {"pareto", o.on_pareto_line}}));
   }
   const Json x = vega_field("bits_per_weight_total", kBitsName, false);
-  const auto layer = [&x](Json mark, const char* field, std::initializer_list<Json::Member> more) {
+  const auto layer = [&x](Json mark, const char* field, std::initializer_list<JsonField> more) {
     Json encoding = Json::object({{"x", x}, {"y", vega_field(field, kKlName, true)}});
-    for (const Json::Member& member : more) encoding[member.first] = member.second;
+    for (const JsonField& member : more) encoding[member.name] = member.value;
     return Json::object({{"mark", std::move(mark)}, {"encoding", encoding}});
   };
   const Json nominal = Json::object({{"field", "number"}, {"type", "nominal"}});

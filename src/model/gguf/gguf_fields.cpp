@@ -11,11 +11,11 @@
 namespace llmq {
 
 void bad_gguf(const GgufHeader& header, std::string where, std::string message) {
-  fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), header.file, std::move(where), {}});
+  fail(ErrorKind::kBadInput, {std::move(message), header.file, std::move(where), {}});
 }
 void unsupported_gguf(const GgufHeader& header, std::string where, std::string message) {
-  fail(ErrorKind::kUnsupported, ErrorDetail{std::move(message), header.file, std::move(where),
-                                            "use the model's safetensors checkpoint instead"});
+  fail(ErrorKind::kUnsupported,
+       {std::move(message), header.file, std::move(where), "use the model's safetensors checkpoint instead"});
 }
 
 namespace {
