@@ -6,10 +6,10 @@ function(llmq_global_settings)
   set(CMAKE_CXX_STANDARD_REQUIRED ON PARENT_SCOPE)
   set(CMAKE_CXX_EXTENSIONS OFF PARENT_SCOPE)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON PARENT_SCOPE)
-  # Five sources of a target are compiled as one, which reads their headers once (docs/adr/0019-unity-builds.md). The preset "separate", by
+  # Eight sources of a target are compiled as one, which reads their headers once (docs/adr/0019-unity-builds.md). The preset "separate", by
   # which clang-tidy looks at each source alone, turns it off.
   set(CMAKE_UNITY_BUILD ON CACHE BOOL "compile several sources of a target as one")
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 5 CACHE STRING "how many")
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "how many")
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)
   endif()
