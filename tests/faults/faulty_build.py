@@ -2,8 +2,8 @@
 
 An edited source is compiled with those of its batch that may hold copies of its functions (copies.py), although the build compiles the whole batch
 as one; the rest comes from the batch's object in its archive. The edited definitions stand in front, and the linker is told to take the first. So
-every call reaches the edit, as if the whole batch had been compiled; that is done where the object has initialisers, which would run twice, and
-before a fault is called missed. clang compiles and lld links where there are such, in a third of the time (docs/testing.md has figures): the code has
+every call reaches the edit, as if the whole batch had been compiled; that is done where initialisers make what others use, which would be made twice,
+and before a fault is called missed. clang compiles and lld links where there are such, in a third of the time (docs/testing.md has figures): the code has
 to give the same results by either compiler, which `make sanitize` tests.
 """
 import json
@@ -24,6 +24,8 @@ SHORTER = ["-O0", "-Wno-invalid-pch"]  # no result depends on -O0, and it compil
 SOONER = ["-O0", "-w", "-Dalways_inline="]
 AHEAD = """algorithm array atomic charconv chrono cmath condition_variable cstdint cstdlib cstring functional limits map memory mutex numeric optional set
 span string string_view unordered_map utility variant vector fmt/format.h""".split()
+OURS_AHEAD = """base/error.h base/io.h base/json.h base/log.h base/threads.h io/checkpoint.h device/backend.h model/model_spec.h model/linear_source.h
+tensor/quantized_matrix.h""".split()
 CLANG = shutil.which("clang++")
 LINKER = ["-Wl,--allow-multiple-definition"] + (["-fuse-ld=lld", "-Wl,--threads=1"] if shutil.which("ld.lld") else [])
 
@@ -88,8 +90,10 @@ class Build:
             return batch
         return holders(sources, batch, self.run(["nm", "-C", "--defined-only", self.built(sources[0])], []).stdout)
 
-    def initialises(self, object):
-        return "_GLOBAL__sub_I_" in self.run(["nm", "--defined-only", str(object)], []).stdout
+    def makes_what_others_use(self, object):
+        """Whether it has initialisers and variables of external linkage that they may make; those of a source's own may be made twice"""
+        symbols = self.run(["nm", "--defined-only", str(object)], []).stdout
+        return "_GLOBAL__sub_I_" in symbols and re.search(r" B ", symbols) is not None
 
     def compile(self, sources, overlay, output, soon, log):
         """The object that holds `sources`, of one batch, as the build makes it, but for headers and text that lie in the overlay; `soon` as clang
@@ -106,15 +110,17 @@ class Build:
         command[command.index("-c") + 1] = str(text)
         command[1:1] = [f"-I{overlay}/src", f"-I{overlay}"]
         if soon and CLANG:
-            ahead = ["-include-pch", str(self.ahead())] if not any(word.startswith("-m") for word in command) else []
+            ours = not any(overlay.rglob("*.h"))  # an edited header has to be read from the overlay
+            ahead = ["-include-pch", str(self.ahead(ours))] if not any(word.startswith("-m") for word in command) else []
             return self.run([CLANG, *alone(command)[1:], *ahead, *SOONER], log).returncode == 0
         return self.run(command + SHORTER, log).returncode == 0
 
-    def make_ahead(self):
-        """The headers that nearly every source includes, read once"""
+    def make_ahead(self, ours):
+        """The headers that nearly every source includes, read once, with those of ours where none of them is edited"""
         self.work.mkdir(parents=True, exist_ok=True)
-        text, output, log = self.work / "ahead.h", self.work / "ahead.pch", []
-        text.write_text("".join(f"#include <{header}>\n" for header in AHEAD))
+        name = "ahead_with_ours" if ours else "ahead"
+        text, output, log = self.work / f"{name}.h", self.work / f"{name}.pch", []
+        text.write_text("".join(f"#include <{header}>\n" for header in AHEAD) + "".join(f'#include "{header}"\n' for header in OURS_AHEAD if ours))
         command = next(words for source in self.compilations if source.startswith("src/") for words in [self.command(source)])
         command[command.index("-o") + 1] = str(output)
         del command[command.index("-c") :]

@@ -61,8 +61,8 @@ def compiled_with_it(build, fault, overlay, whole, log):
         if not build.compile(some, overlay, objects[-1], not whole, log):
             return [], f"{source} does not compile with it"
         in_archive = not source.startswith("tests/")
-        if in_archive and len(some) < len(batch) and build.initialises(objects[-1]):
-            return [], f"{source} has initialisers, which would run twice"
+        if in_archive and len(some) < len(batch) and build.makes_what_others_use(objects[-1]):
+            return [], f"{source} has initialisers of what others use, which would run twice"
     return objects, ""
 
 
