@@ -204,9 +204,7 @@ for count, threads in ((2, "2"), (3, "1")):
 result = run([mpiexec, "-n", "3", *calibrated("few", samples="33")[:-1], "--quiet"])
 expect(refused(result, "3 ranks are more than the 2 chunks", "at least 65 samples") and "rank 1" not in said(result), "more ranks than chunks of samples are refused, once",
        said(result))
-result = apart(rounding("here", "--quiet"), rounding("there", "--quiet"))
-expect(refused(result, "rank 1 (", "does not see the output directory that rank 0 writes to"), "an output directory of each rank's own is refused", said(result))
-expect(not [name for name in os.listdir(work) if name.startswith(("here", "there", "few"))], "what is refused leaves nothing", str(os.listdir(work)))
+expect(not [name for name in os.listdir(work) if name.startswith("few")], "what is refused leaves nothing", str(os.listdir(work)))
 
 # A rank is killed as soon as there is a journal, whatever has been done by then; others go on with the same command.
 for killed, count, words, expected in (("1", 3, rounding, digest), ("0", 2, rounding, digest), ("2", 3, calibrated, json.loads(of_one.stdout)["digest"])):
@@ -226,6 +224,48 @@ for killed, count, words, expected in (("1", 3, rounding, digest), ("0", 2, roun
     others = {"1": [], "0": [mpiexec, "-n", "4"], "2": [mpiexec, "-n", "2"]}[killed]
     result = run([*others, *words("killed-" + killed)])
     expect(result.returncode == 0 and json.loads(result.stdout)["digest"] == expected, f"rank {killed} of {count} is killed at work, and others end with the same bytes", said(result))
+
+# Nodes with a disk each: as many working directories, and an output path that is none of all. Shards are gathered, and nothing is left elsewhere.
+def on_nodes(name, words, *nodes):
+    told = [mpiexec]
+    for at, (count, node) in enumerate(nodes):
+        os.makedirs(os.path.join(work, node), exist_ok=True)
+        told += ([":"] if at else []) + ["-n", str(count), "-wdir", os.path.join(work, node), *words(os.path.join(work, name))]
+    return [word.replace(os.path.join(work, name), name) for word in told]
+
+
+def gathered(name, at, expected, *nodes):
+    left = {node: [found for found in os.listdir(os.path.join(work, node)) if found.startswith(name)] for node in nodes}
+    return left == {node: [name] if node == at else [] for node in nodes} and json.load(open(os.path.join(work, at, name, "report.json")))["digest"] == expected
+
+
+of_kind = {"rounding": (rounding, digest), "calibration": (calibrated, json.loads(of_one.stdout)["digest"])}
+for kind, (words, expected) in of_kind.items():
+    for nodes in ([(1, "node0"), (2, "node1")], [(1, "node1"), (1, "node0"), (1, "node1")]):
+        name = f"{kind}-{len(nodes)}"
+        result = run(on_nodes(name, words, *nodes))
+        expect(result.returncode == 0 and json.loads(result.stdout)["digest"] == expected and gathered(name, nodes[0][1], expected, "node0", "node1"),
+               f"{kind}: what ranks write on {len({node for _, node in nodes})} nodes is gathered on {nodes[0][1]}", said(result) + str(os.listdir(work)))
+        expect(re.search(r"2 places: the output directory of rank 1 \(.*\) of 3 is another one than rank 0's; \d+ of \d+ shards, .* are written elsewhere", said(result)),
+               f"{kind}: it is said where", said(result))
+        verified = run([program, "verify", os.path.join(work, nodes[0][1], name)])
+        expect(verified.returncode == 0, f"{kind}: the gathered output is whole, by its manifest", said(verified))
+for killed, kind in (("0", "calibration"), ("1", "calibration"), ("1", "rounding")):
+    name, (words, expected) = f"killed-{killed}-{kind}", of_kind[kind]
+    running = started(on_nodes(name, words, (1, "node0"), (2, "node1")))
+    while running.poll() is None and not os.path.exists(os.path.join(work, "node1", name + ".unfinished/journal")):
+        time.sleep(0.002)
+    for number, variables in of_this_check().items():
+        if {"OMPI_COMM_WORLD_RANK=" + killed, "PMI_RANK=" + killed} & set(variables):
+            os.kill(number, signal.SIGKILL)
+    try:
+        running.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        end(running)
+        expect(False, f"rank {killed} is killed at work on its node, and the job ends within {SECONDS} s")
+    result = run(on_nodes(name, words, (1, "node1"), (1, "node0")))
+    expect(result.returncode == 0 and json.loads(result.stdout)["digest"] == expected and gathered(name, "node1", expected, "node0", "node1"),
+           f"{kind}: rank {killed} is killed at work, and the nodes go on in another order", said(result))
 
 # All begin or none, and one sentence says why.
 copy = os.path.join(work, "copy")

@@ -7,44 +7,16 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "export/output/published_output.h"
+#include "export/output/shard_gathering.h"
+#include "export/output/synced_files.h"
 #include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
 
-std::uint64_t declared_bytes(const TensorDeclaration& tensor) {
-  return TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
-}
-
-// Not less than the tensor's line in a safetensors header: its name (escaped, at most six for one), dtype, up
-// to eight extents, two offsets.
-std::uint64_t header_bytes(const TensorDeclaration& tensor) { return 6 * tensor.name.size() + 320; }
-
-constexpr std::uint64_t kShardSlack = 4096;  // length word, metadata, padding
-
 constexpr std::uint64_t kTextBytes = 1u << 20;  // those of complete() and publish() stay far below
 
 }  // namespace
-
-std::vector<ShardRange> split_shards(std::span<const TensorDeclaration> tensors, std::uint64_t shard_bytes) {
-  std::vector<ShardRange> shards;
-  std::uint64_t filled = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::uint64_t size = declared_bytes(tensors[i]) + header_bytes(tensors[i]);
-    if (shards.empty() || filled + size + kShardSlack > shard_bytes) {
-      shards.push_back({i, 0});
-      filled = 0;
-    }
-    ++shards.back().count;
-    filled += size;
-  }
-  if (shards.empty()) shards.push_back({0, 0});
-  return shards;
-}
-
-std::string shard_name(std::size_t index, std::size_t count) {
-  return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
-}
 
 ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const DirectoryContents& contents)
     : io_(io),
@@ -54,39 +26,43 @@ ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const Directo
       parameters_(contents.parameters),
       records_(ranks_) {
   target_.directory = tidy_path(target.directory);
-  std::string probe;
-  first_begins(ranks_, [&] {
-    lay_out(contents);
-    place_.emplace(io_, target);
-    if (ranks_.size() > 1) probe = place_->lay_probe();
-  });
-  if (ranks_.size() > 1) probe = broadcast_text(ranks_, 0, probe);
+  lay_out(contents);
+  places_ = find_places(io_, target_, place_);
+  files_ = unfinished_files(target_);
+  const std::vector<Json> records =
+      longest_records(ranks_, places_, place_ ? place_->blocks() : std::vector<Json>());
+  std::vector<std::int64_t> held;  // by shard
+  if (!records.empty()) begin_together(ranks_, [&] { held = look_at_shards(records); });
+  owners_ = deal_shards(ranks_, places_, layout_.size(), held);
   begin_together(ranks_, [&] {
-    if (!place_) lay_out(contents);
-    files_ = place_ ? place_->files() : seen_files(io_, target_, probe);
-  });
-  first_begins(ranks_, [&] {
-    place_->remove_probe();
-    make_files(contents);
+    if (place_) make_files(contents);
   });
   begin_together(ranks_, [&] { find_files(); });
-  take_records();
-  if (place_ && ranks_.size() > 1) tell_shares();
+  take_records(records);
+  if (is_first() && ranks_.size() > 1) tell_shares();
 }
 
 ModelDirectory::~ModelDirectory() = default;
 
 void ModelDirectory::tell_shares() const {
-  const auto ranks = static_cast<std::size_t>(ranks_.size()), shards = shards_.size();
+  const auto ranks = static_cast<std::size_t>(ranks_.size()), shards = layout_.size();
   std::string told = fmt::format("{} ranks share {} shard{}", ranks, shards, shards == 1 ? "" : "s");
   if (ranks > shards)
     told += fmt::format("; {} of them write{} none, for one rank writes a shard: smaller ones are more",
                         ranks - shards, ranks - shards == 1 ? "s" : "");
   Log::get().note(told);
-}
-
-bool ModelDirectory::is_own(std::size_t shard) const {
-  return shard % static_cast<std::size_t>(ranks_.size()) == static_cast<std::size_t>(ranks_.rank());
+  if (places_.count() == 1) return;
+  std::uint64_t bytes = 0, count = 0;
+  for (std::size_t s = 0; s < shards; ++s)
+    if (is_elsewhere(s, 0)) bytes += most_shard_bytes(layout_[s]), ++count;
+  std::string leads;
+  for (std::size_t place = 1; place < places_.count(); ++place)
+    leads += (place == 1 ? "" : place + 1 == places_.count() ? " and " : ", ") + places_.lead_texts[place];
+  Log::get().note(fmt::format(
+      "{} places: the output directory of {} is another one than rank 0's; {} of {} shard{}, {}, {} written "
+      "elsewhere and gathered at the end",
+      places_.count(), leads, count, shards, shards == 1 ? "" : "s", bytes_text(bytes),
+      count == 1 ? "is" : "are"));
 }
 
 // What lies in which shard, of which name.
@@ -100,18 +76,20 @@ void ModelDirectory::lay_out(const DirectoryContents& contents) {
         fail(ErrorKind::kInternal,
              {"a tensor was declared twice", target_.directory.string(), tensor.name, {}});
       declarations.push_back(tensor);
-      tensor_bytes_ += declared_bytes(tensor);
     }
   }
   shards_.resize(layout_.size());
 }
 
-void ModelDirectory::check_room(const DirectoryContents& contents) const {
-  std::uint64_t needed = tensor_bytes_ + layout_.size() * kShardSlack + kTextBytes;
-  for (const TensorDeclaration& tensor : contents.tensors)
-    needed += 2 * header_bytes(tensor);  // once more in the index
-  for (const Path& copy : contents.copies) needed += io_.open(copy)->size();
-  for (const auto& text : contents.texts) needed += text.second.size();
+// `beside`: whose companions and index come, too.
+void ModelDirectory::check_room(std::span<const std::size_t> missing, const DirectoryContents* beside) const {
+  std::uint64_t needed = kTextBytes;
+  for (const std::size_t s : missing) needed += most_shard_bytes(layout_[s]);
+  if (beside != nullptr) {
+    needed += most_index_bytes(beside->tensors);
+    for (const Path& copy : beside->copies) needed += io_.open(copy)->size();
+    for (const auto& text : beside->texts) needed += text.second.size();
+  }
   const std::uint64_t available = io_.free_bytes(parent_of(target_.directory));
   if (available >= needed) return;
   fail(ErrorKind::kIo, {fmt::format("the output needs {} and the disk has {} free", bytes_text(needed),
@@ -121,92 +99,117 @@ void ModelDirectory::check_room(const DirectoryContents& contents) const {
                         "free some space, or name an output directory on another disk"});
 }
 
-void ModelDirectory::open_shard(std::size_t shard, FilePlace place) {
-  shards_[shard].emplace(io_, files_ / shard_name(shard, layout_.size()), layout_[shard],
-                         std::map<std::string, std::string>{{"format", header_format_}}, place);
-}
-
-// All of them, which reserve their room, so that what can fail fails before the work is done. False for what
-// an interrupted run left and is not what its journal says; then none is open.
-bool ModelDirectory::open_shards(FilePlace place) {
-  try {
-    for (std::size_t s = 0; s < shards_.size(); ++s) {
-      if (place == FilePlace::kDirect) place_->add_created(shard_name(s, shards_.size()));
-      open_shard(s, place);
+// Which recorded tensors lie in the shards that are this rank's where they are of its place; how many, by
+// shard.
+std::vector<std::int64_t> ModelDirectory::look_at_shards(std::span<const Json> records) {
+  const int place = places_.of(ranks_.rank());
+  std::vector<std::int64_t> held(layout_.size(), 0);
+  for (std::size_t s = 0; s < layout_.size(); ++s)
+    if (places_.dealt_to(place, s) == ranks_.rank()) take(find_shard(s), s);
+  for (const Json& record : records)
+    for (const auto& [name, sha256] : record.at("tensors").members()) {
+      const auto slot = slots_.find(name);
+      if (slot == slots_.end() || !shards_[slot->second.shard]) continue;
+      if (!shards_[slot->second.shard]->holds(name, sha256.as_string())) continue;
+      if (held_.insert(name).second) ++held[slot->second.shard];
     }
-  } catch (const Error& error) {
-    if (place == FilePlace::kDirect || error.kind() == ErrorKind::kIo) throw;
-    for (std::optional<SafetensorsWriter>& shard : shards_) shard.reset();
-    return false;
-  }
-  if (place == FilePlace::kExisting)
-    for (std::size_t s = 0; s < shards_.size(); ++s) place_->add_created(shard_name(s, shards_.size()));
-  return true;
+  for (std::optional<SafetensorsWriter>& shard : shards_) shard.reset();
+  return held;
 }
 
-// Rank 0's part of the beginning: every file at its size, and a journal.
-void ModelDirectory::make_files(const DirectoryContents& contents) {
-  bool goes_on = place_->resumed();
-  if (goes_on && !open_shards(FilePlace::kExisting)) {
-    Log::get().warn(
-        fmt::format("{}: the files of an interrupted run are damaged; it starts again", files_.string()));
-    place_->start_over();
-    goes_on = false;
+SafetensorsWriter ModelDirectory::open_shard(std::size_t shard, FilePlace place) const {
+  return {io_, files_ / name_of(shard), layout_[shard], {{"format", header_format_}}, place};
+}
+
+// What an interrupted run left of it; none where that is nothing, or nothing of this layout.
+std::optional<SafetensorsWriter> ModelDirectory::find_shard(std::size_t shard) const {
+  if (!io_.exists(files_ / name_of(shard))) return std::nullopt;
+  try {
+    return open_shard(shard, FilePlace::kExisting);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    return std::nullopt;
   }
-  if (!goes_on) {
-    check_room(contents);
-    place_->start_over();
-    open_shards(FilePlace::kDirect);
+}
+
+// New, and every byte of room with it.
+SafetensorsWriter ModelDirectory::make_shard(std::size_t shard) const {
+  const Path file = files_ / name_of(shard);
+  if (io_.exists(file)) {
+    Log::get().warn(fmt::format("{}: an interrupted run left it damaged; it is made again", file.string()));
+    io_.remove(file);
   }
-  for (const Path& copy : contents.copies) copy_file(copy);
+  return open_shard(shard, FilePlace::kDirect);
+}
+
+void ModelDirectory::write_companions(const DirectoryContents& contents) {
+  for (const Path& copy : contents.copies) {
+    place_->add_created(copy.filename().string());
+    copy_synced(io_, copy, files_ / copy.filename());
+  }
   for (const auto& text : contents.texts) write_file(text.first, text.second);
-  for (std::optional<SafetensorsWriter>& shard : shards_) shard->sync();
+}
+
+// A lead's part of the beginning: every file of its place at its size, so that what can fail fails before the
+// work is done, and a journal.
+void ModelDirectory::make_files(const DirectoryContents& contents) {
+  place_->remove_probe();
+  const int here = places_.of(ranks_.rank());
+  std::vector<std::size_t> missing;
+  for (std::size_t s = 0; s < layout_.size(); ++s) {
+    if (!is_first() && is_elsewhere(s, here)) continue;
+    if (place_->resumed()) take(find_shard(s), s);
+    if (!shards_[s]) missing.push_back(s);
+  }
+  if (!missing.empty()) check_room(missing, is_first() ? &contents : nullptr);
+  if (!place_->resumed()) place_->start_over();
+  for (std::size_t s = 0; s < layout_.size(); ++s)
+    if (shards_[s]) place_->add_created(name_of(s));
+  for (const std::size_t s : missing) {
+    place_->add_created(name_of(s));
+    take(make_shard(s), s);
+  }
+  if (is_first()) write_companions(contents);
+  for (std::optional<SafetensorsWriter>& shard : shards_)
+    if (shard) shard->sync();
   place_->begin_journal();
 }
 
 // Each rank has its own shards open from here on.
 void ModelDirectory::find_files() {
   for (std::size_t s = 0; s < shards_.size(); ++s) {
-    shard_paths_.push_back(files_ / shard_name(s, shards_.size()));
-    if (!shards_[s]) {
-      if (is_own(s)) open_shard(s, FilePlace::kExisting);
-    } else {
-      bytes_ += shards_[s]->file_bytes();
-      if (!is_own(s)) shards_[s].reset();
-    }
+    shard_paths_.push_back(files_ / name_of(s));
+    if (shards_[s]) bytes_ += shards_[s]->file_bytes();
+    if (shards_[s] && !is_own(s)) shards_[s].reset();
+    if (!shards_[s] && is_own(s)) take(open_shard(s, FilePlace::kExisting), s);
   }
 }
 
 // What an interrupted run recorded counts up to the first record that the files do not bear out. Each rank
-// looks at its own shards.
-void ModelDirectory::take_records() {
-  std::vector<Json> records = place_ ? place_->blocks() : std::vector<Json>();
-  if (ranks_.size() > 1) {
-    ranks_.broadcast(0, std::as_writable_bytes(std::span(&bytes_, 1)));
-    const std::string text = broadcast_text(ranks_, 0, place_ ? Json(Json::Array(records)).dump() : "");
-    if (!place_) records = Json::parse(text, files_.string()).items();
-  }
+// knows of its own shards.
+void ModelDirectory::take_records(std::span<const Json> records) {
+  if (ranks_.size() > 1) ranks_.broadcast(0, std::as_writable_bytes(std::span(&bytes_, 1)));
   std::set<std::string> seen;
   std::size_t fit = 0;
   while (fit < records.size() && holds(records[fit], seen)) ++fit;
   fit = static_cast<std::size_t>(-most_of(ranks_, -static_cast<std::int64_t>(fit)));
-  for (std::size_t i = 0; i < fit; ++i) {
-    for (const auto& tensor : records[i].at("tensors").members()) {
+  for (const Json& record : records.first(fit)) {
+    for (const auto& tensor : record.at("tensors").members()) {
       Slot& slot = slots_.at(tensor.first);
       slot.given = true;
+      recorded_shards_.insert(slot.shard);
       if (is_own(slot.shard)) shards_[slot.shard]->accept(tensor.first);
     }
-    committed_.push_back(records[i].at("findings"));
+    committed_.push_back(record.at("findings"));
   }
-  if (place_ && fit < records.size()) place_->keep_blocks(fit);
+  if (place_) place_->set_blocks(records.first(fit));
 }
 
 bool ModelDirectory::holds(const Json& record, std::set<std::string>& seen) const {
   for (const auto& tensor : record.at("tensors").members()) {
     const auto slot = slots_.find(tensor.first);
     if (slot != slots_.end() && seen.insert(tensor.first).second &&
-        (!is_own(slot->second.shard) ||
-         shards_[slot->second.shard]->holds(tensor.first, tensor.second.as_string())))
+        (!is_own(slot->second.shard) || held_.count(tensor.first) != 0))
       continue;
     Log::get().warn(
         fmt::format("{}: {} is not what the journal says; its block and those after it are done again",
@@ -241,9 +244,12 @@ std::function<void()> ModelDirectory::begin_commit(const Json& findings) {
 std::vector<Json> ModelDirectory::share_committed(Committed what) {
   std::vector<Json> findings;
   if (ranks_.size() == 1) return findings;
-  for (const Json& record : records_.take(what)) {
-    place_->add_block(record);
-    findings.push_back(record.at("findings"));
+  std::vector<Json> records = records_.take(what);
+  if (places_.count() > 1)
+    records = Json::parse(broadcast_text(ranks_, 0, Json(Json::Array(records)).dump()), "rank 0").items();
+  for (const Json& record : records) {
+    if (place_) place_->add_block(record);
+    if (is_first()) findings.push_back(record.at("findings"));
   }
   return findings;
 }
@@ -260,32 +266,36 @@ std::function<void()> ModelDirectory::begin_sync() {
 std::vector<Json> ModelDirectory::committed() const { return committed_; }
 
 Checkpoint ModelDirectory::written(const Json& config) const {
+  if (places_.count() > 1) spread_shards();
   return Checkpoint::open_shards(io_, files_, shard_paths_, config);
+}
+
+// What a place lacks of the shards that have something in them; the others are laid out there.
+void ModelDirectory::spread_shards() const {
+  const int here = places_.of(ranks_.rank());
+  std::vector<std::size_t> missing;
+  for (std::size_t s = 0; place_ && s < layout_.size(); ++s)
+    if (is_elsewhere(s, here) && !find_shard(s)) missing.push_back(s);
+  if (!missing.empty()) check_room(missing, nullptr);
+  for (const std::size_t s : missing) make_shard(s);
+  for (const std::size_t s : recorded_shards_)
+    spread_file(ranks_, io_, owners_[s], shard_paths_[s], place_ && is_elsewhere(s, here));
+  ranks_.barrier();
+}
+
+// Those of other places into rank 0's files. `found`: their digests, at rank 0.
+void ModelDirectory::gather_shards(std::span<const NamedDigest> found) {
+  for (std::size_t s = 0; s < layout_.size(); ++s) {
+    if (!is_elsewhere(s, 0)) continue;
+    const auto known = std::find_if(found.begin(), found.end(),
+                                    [&](const NamedDigest& one) { return one.name == name_of(s); });
+    gather_file(ranks_, io_, owners_[s], shard_paths_[s], known == found.end() ? "" : known->sha256);
+  }
 }
 
 void ModelDirectory::write_file(const std::string& name, std::string_view text) {
   place_->add_created(name);
-  io_.remove(files_ / name);  // of an interrupted run
-  const std::unique_ptr<File> file = io_.create(files_ / name);
-  file->write_at(0, std::as_bytes(std::span(text)));
-  file->sync();
-}
-
-void ModelDirectory::copy_file(const Path& from) {
-  constexpr std::uint64_t kStep = 4u << 20;
-  place_->add_created(from.filename().string());
-  io_.remove(files_ / from.filename());
-  const std::unique_ptr<File> source = io_.open(from);
-  const std::unique_ptr<File> copy = io_.create(files_ / from.filename());
-  const std::uint64_t size = source->size();
-  std::vector<std::byte> step(static_cast<std::size_t>(std::min(size, kStep)));
-  for (std::uint64_t offset = 0; offset < size; offset += step.size()) {
-    const auto part =
-        std::span(step).first(static_cast<std::size_t>(std::min<std::uint64_t>(step.size(), size - offset)));
-    source->read_at(offset, part);
-    copy->write_at(offset, part);
-  }
-  copy->sync();
+  write_synced(io_, files_ / name, text);
 }
 
 // The slot of a declared tensor, of which `bytes` bytes come.
@@ -297,7 +307,7 @@ ModelDirectory::Slot& ModelDirectory::slot(const std::string& name, DType dtype,
   };
   if (found == slots_.end()) refuse("a tensor was written that was not declared");
   const TensorDeclaration& declared = found->second.declaration;
-  if (declared.dtype != dtype || !(declared.shape == shape) || bytes > declared_bytes(declared))
+  if (declared.dtype != dtype || !(declared.shape == shape) || bytes > declared_bytes({&declared, 1}))
     refuse(fmt::format("{} {} with {} bytes was written where {} {} was declared", dtype_row(dtype).name,
                        shape.text(), bytes, dtype_row(declared.dtype).name, declared.shape.text()));
   if (!is_own(found->second.shard)) refuse("a tensor of another rank's shard was written");
@@ -321,22 +331,11 @@ void ModelDirectory::append(const std::string& name, DType dtype, const Shape& s
   to.given = true;  // how much of it came is the shard's to know
 }
 
-void ModelDirectory::write_index() {
-  Json weights = Json::object();
-  for (const auto& [name, slot] : slots_)
-    weights.members().emplace_back(name, Json(shard_name(slot.shard, shards_.size())));
-  Json index = Json::object();
-  index["metadata"] = Json::object({{"total_size", Json(tensor_bytes_)}});
-  if (parameters_ > 0) index["metadata"]["total_parameters"] = Json(parameters_);
-  index["weight_map"] = std::move(weights);
-  write_file("model.safetensors.index.json", index.dump(2) + "\n");
-}
-
 // Of all shards at rank 0, each read by the rank that wrote it; elsewhere of its own.
 std::vector<NamedDigest> ModelDirectory::shard_digests() const {
   std::vector<std::string> own;
   for (std::size_t s = 0; s < shards_.size(); ++s)
-    if (is_own(s)) own.push_back(shard_name(s, shards_.size()));
+    if (is_own(s)) own.push_back(name_of(s));
   std::vector<NamedDigest> digests = digests_of(io_, files_, own);
   if (ranks_.size() == 1) return digests;
   Json list = Json::array();
@@ -357,8 +356,10 @@ std::string ModelDirectory::complete(const Json& config,
   for (std::optional<SafetensorsWriter>& shard : shards_)
     if (shard) shard->finish();
   const std::vector<NamedDigest> shards = shard_digests();
-  if (place_) {
-    if (shards_.size() > 1 || parameters_ > 0) write_index();
+  gather_shards(shards);
+  if (is_first()) {
+    if (layout_.size() > 1 || parameters_ > 0)
+      write_file("model.safetensors.index.json", index_text(layout_, parameters_));
     for (const auto& file : texts) write_file(file.first, file.second);
     write_file("config.json", config.dump(2) + "\n");
     for (const std::string& name : place_->created()) {
@@ -369,12 +370,13 @@ std::string ModelDirectory::complete(const Json& config,
     digest_ = output_digest(digests_);
   }
   if (ranks_.size() > 1) digest_ = broadcast_text(ranks_, 0, digest_);
+  if (place_ && !is_first()) place_->discard();  // rank 0 has all of it on its disk by now
   return digest_;
 }
 
 std::string ModelDirectory::publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
                                     const ManifestText& manifest, bool move_latest) {
-  if (!place_) return {};
+  if (!is_first()) return {};
   for (const auto& file : extra_files) write_file(file.first, file.second);
   if (manifest) {
     const std::span<const std::string> since = std::span(place_->created()).subspan(digests_.size());

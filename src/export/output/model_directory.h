@@ -10,9 +10,15 @@
 //
 // Several ranks write one directory: shard i is that of rank i mod N, and nobody else writes to it. Rank 0
 // lays out all files before, holds lock and journal, and writes all else; the others find its files by the
-// same names, or are refused. So shards carry the bytes of one process, and a record may be of any rank's
-// part of a block: whoever goes on with it, of however many, asks lacks() of each tensor. A rank reads and
-// hashes its own shards alone. Traffic: the records, which go to rank 0, and those of before, from there.
+// same names. So shards carry the bytes of one process, and a record may be of any rank's part of a block:
+// whoever goes on with it, of however many, asks lacks() of each tensor. A rank reads and hashes its own
+// shards alone. Traffic: the records, which go to rank 0, and those of before, from there.
+//
+// Where ranks do not all see one directory (export/output/output_places.h), each place has a directory in the
+// making, whose lead holds lock and journal there and lays out the shards of the place's ranks; rank 0 still
+// lays out all. Every lead keeps the whole journal. complete() gathers the others' shards into rank 0's files
+// and then throws away what lies elsewhere. A run that goes on leaves a shard where most of it is. Traffic on
+// top: the records to all; the shards, once; and what is written so far, to every place, for written().
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -27,6 +33,8 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "export/output/model_writer.h"
+#include "export/output/output_places.h"
+#include "export/output/shard_layout.h"
 #include "export/output/shared_records.h"
 #include "export/output/unfinished_output.h"
 #include "io/safetensors.h"
@@ -41,15 +49,6 @@ struct DirectoryContents {
   std::string header_format = "pt";                        // of the shards' metadata
   std::uint64_t parameters = 0;  // above 0: the index says it, and is there beside a single shard, too
 };
-
-// Where one shard begins: tensors [first, first + count) of the declarations.
-struct ShardRange {
-  std::size_t first = 0, count = 0;
-};
-// At least one tensor a shard; header included, no shard of several tensors is larger than `shard_bytes`.
-std::vector<ShardRange> split_shards(std::span<const TensorDeclaration> tensors, std::uint64_t shard_bytes);
-// "model.safetensors" when alone, else "model-00002-of-00014.safetensors"; `index` from 0.
-std::string shard_name(std::size_t index, std::size_t count);
 
 class ModelDirectory {
  public:
@@ -73,6 +72,7 @@ class ModelDirectory {
   std::function<void()> begin_commit(const Json& findings);  // as ModelWriter's
   std::function<void()> begin_sync();
   std::vector<Json> committed() const;
+  // Of all ranks: what a place lacks of the files is brought there.
   Checkpoint written(const Json& config) const;
   // Returns the digest of the output. `texts`: files that loaders read beside config.json.
   std::string complete(const Json& config,
@@ -90,25 +90,37 @@ class ModelDirectory {
     bool given = false;
   };
   Slot& slot(const std::string& name, DType dtype, const Shape& shape, std::uint64_t bytes);
-  bool is_own(std::size_t shard) const;
+  bool is_first() const { return ranks_.rank() == 0; }
+  bool is_own(std::size_t shard) const { return owners_[shard] == ranks_.rank(); }
+  // Whether the shard is written in another place than `place`.
+  bool is_elsewhere(std::size_t shard, int place) const { return places_.of(owners_[shard]) != place; }
+  std::string name_of(std::size_t shard) const { return shard_name(shard, layout_.size()); }
   void lay_out(const DirectoryContents& contents);
-  void open_shard(std::size_t shard, FilePlace place);
-  bool open_shards(FilePlace place);
-  void check_room(const DirectoryContents& contents) const;
+  std::vector<std::int64_t> look_at_shards(std::span<const Json> records);
+  SafetensorsWriter open_shard(std::size_t shard, FilePlace place) const;
+  std::optional<SafetensorsWriter> find_shard(std::size_t shard) const;
+  SafetensorsWriter make_shard(std::size_t shard) const;
+  void take(std::optional<SafetensorsWriter> found, std::size_t shard) {
+    if (found) shards_[shard].emplace(std::move(*found));
+  }
+  void write_companions(const DirectoryContents& contents);
+  void check_room(std::span<const std::size_t> missing, const DirectoryContents* beside) const;
   void make_files(const DirectoryContents& contents);
   void find_files();
-  void take_records();
+  void take_records(std::span<const Json> records);
   void tell_shares() const;
   bool holds(const Json& record, std::set<std::string>& seen) const;
+  void spread_shards() const;
+  void gather_shards(std::span<const NamedDigest> found);
   std::vector<NamedDigest> shard_digests() const;
   void write_file(const std::string& name, std::string_view text);
-  void copy_file(const Path& from);
-  void write_index();
 
   Io& io_;
   OutputTarget target_;
   Ranks& ranks_;
-  std::optional<UnfinishedOutput> place_;  // of rank 0
+  std::optional<UnfinishedOutput> place_;  // at the rank that leads it
+  OutputPlaces places_;
+  std::vector<int> owners_;  // the rank that writes each shard
   Path files_;
   std::string header_format_;  // DirectoryContents'
   std::uint64_t parameters_;
@@ -116,10 +128,12 @@ class ModelDirectory {
   std::vector<std::vector<TensorDeclaration>> layout_;    // by shard
   std::vector<std::optional<SafetensorsWriter>> shards_;  // none for those of other ranks
   std::vector<Path> shard_paths_;
+  std::set<std::string> held_;  // recorded tensors that lie in the shards which this rank has looked at
+  std::set<std::size_t> recorded_shards_;  // with a tensor of committed_
   std::vector<Json> committed_;
   std::map<std::string, std::string> uncommitted_;  // SHA-256 of tensors given since, by name
   SharedRecords records_;                           // of what is on the disk
-  std::uint64_t bytes_ = 0, tensor_bytes_ = 0;
+  std::uint64_t bytes_ = 0;
   std::vector<NamedDigest> digests_;  // of the files written, in that order
   std::string digest_;
 };

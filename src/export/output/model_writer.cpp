@@ -271,13 +271,6 @@ std::vector<TensorDeclaration> written_dense_tensors(const Checkpoint& checkpoin
   return tensors;
 }
 
-std::uint64_t declared_bytes(std::span<const TensorDeclaration> tensors) {
-  std::uint64_t bytes = 0;
-  for (const TensorDeclaration& tensor : tensors)
-    bytes += TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
-  return bytes;
-}
-
 std::uint64_t dense_bytes(const Checkpoint& checkpoint, std::span<const PlannedModule> modules) {
   return declared_bytes(written_dense_tensors(checkpoint, modules, written_dtype));
 }

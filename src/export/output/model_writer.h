@@ -86,7 +86,7 @@ class ModelWriter {
   // Rank 0 records what every rank committed since, as far as it is on the disk by now. There the findings of
   // all; elsewhere, and of one process, which has recorded them itself, nothing. Of one thread on each rank.
   virtual std::vector<Json> share_committed(Committed) { return {}; }
-  // The tensors as they stand; what belongs to committed() blocks is whole.
+  // The tensors as they stand; what belongs to committed() blocks is whole. Of all ranks.
   virtual Checkpoint written() const;
   // Everything that loaders read is whole after it; the output's digest (output_digest()), on every rank. The
   // directory it lies in.

@@ -23,7 +23,6 @@ std::vector<TensorDeclaration> written_dense_tensors(const Checkpoint& checkpoin
 
 // What they take, of the types that are written.
 std::uint64_t dense_bytes(const Checkpoint& checkpoint, std::span<const PlannedModule> modules);
-std::uint64_t declared_bytes(std::span<const TensorDeclaration> tensors);
 
 // Files beside the weights: the checkpoint's own, byte for byte; for a .gguf the tokenizer files made from
 // its metadata.

@@ -1,4 +1,4 @@
-// Records of what each rank has on the disk, on their way to the one journal, which rank 0 keeps.
+// Records of what each rank has on the disk, on their way to the journal, by rank 0.
 //
 // A record is {"tensors": {name: SHA-256}, "findings": ...} of a block, or of a rank's part of it.
 #pragma once

@@ -1,17 +1,15 @@
 #include "export/output/unfinished_output.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <ctime>
 #include <random>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "export/output/job_difference.h"
+#include "export/output/lock_words.h"
 #include "export/output/published_output.h"
 #include "io/digest_cache.h"
 
@@ -45,16 +43,6 @@ bool attempt(const Step& step) noexcept {
   } catch (...) {  // the error that led here is the one to report
     return false;
   }
-}
-
-std::string own_words() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  return fmt::format("process {} on {} since {:04}-{:02}-{:02} {:02}:{:02} UTC\n", ::getpid(), host.data(),
-                     utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min);
 }
 
 const Json* member_of(const Json& record, const char* name) {
@@ -96,7 +84,7 @@ UnfinishedOutput::UnfinishedOutput(Io& io, const OutputTarget& target) : io_(io)
 void UnfinishedOutput::take_lock() {
   if (!io_.read_link(directory_).empty())
     fail(ErrorKind::kUsage, {"is a symbolic link", directory_.string(), {}, "remove it"});
-  const std::string self = own_words();
+  const std::string self = lock_words();
   for (int attempts = 0; lock_ == nullptr; ++attempts) {
     io_.make_directory(directory_);
     std::string holder;
@@ -155,14 +143,10 @@ void UnfinishedOutput::remove_probe() {
   probe_.clear();
 }
 
-Path seen_files(Io& io, const OutputTarget& target, const std::string& probe) {
-  const Path place = unfinished_place(target);
-  if (!io.exists(place / probe))
-    fail(ErrorKind::kUsage, {"this rank does not see the output directory that rank 0 writes to",
-                             target.directory.string(),
-                             {},
-                             "name a directory on a file system that all ranks share"});
-  return place / kFiles;
+Path unfinished_files(const OutputTarget& target) { return unfinished_place(target) / kFiles; }
+
+bool sees_probe(Io& io, const OutputTarget& target, const std::string& probe) {
+  return io.exists(unfinished_place(target) / probe);
 }
 
 std::vector<Json> UnfinishedOutput::blocks() const {
@@ -179,6 +163,13 @@ bool UnfinishedOutput::is_worth_keeping() const {
 }
 
 void UnfinishedOutput::keep_blocks(std::size_t count) { journal_->keep(1 + count); }
+
+void UnfinishedOutput::set_blocks(std::span<const Json> blocks) {
+  const std::vector<Json> before = this->blocks();
+  const auto [differs, ours] = std::mismatch(blocks.begin(), blocks.end(), before.begin(), before.end());
+  if (ours != before.end()) keep_blocks(static_cast<std::size_t>(ours - before.begin()));
+  for (auto block = differs; block != blocks.end(); ++block) add_block(*block);
+}
 
 void UnfinishedOutput::check_target() const {
   if (target_.single_file)
@@ -344,6 +335,15 @@ void UnfinishedOutput::finish_publication(const Json& publication) {
     move_latest(io_, target_.directory, version);
   published_ = true;
   if (!version.empty() && target_.keep > 0) prune(version);
+  clear_or_warn();
+}
+
+void UnfinishedOutput::discard() {
+  published_ = true;
+  clear_or_warn();
+}
+
+void UnfinishedOutput::clear_or_warn() {
   try {
     clear();
   } catch (const Error& error) {

@@ -38,7 +38,7 @@ class UnfinishedOutput {
   UnfinishedOutput& operator=(const UnfinishedOutput&) = delete;
 
   Path files() const;
-  // A file beside files(), of a name that nobody has asked for before, for seen_files() of other ranks. It
+  // A file beside files(), of a name that nobody has asked for before, for sees_probe() of other ranks. It
   // goes with the next call, or with this.
   std::string lay_probe();
   void remove_probe();
@@ -47,6 +47,8 @@ class UnfinishedOutput {
   bool resumed() const { return journal_.has_value(); }
   std::vector<Json> blocks() const;  // the records of the run that this one goes on with
   void keep_blocks(std::size_t count);
+  // The journal has these blocks from here on.
+  void set_blocks(std::span<const Json> blocks);
   // Empty files/ and no journal.
   void start_over();
   // The files are whole in size and synced: from now on they are worth a journal.
@@ -59,6 +61,8 @@ class UnfinishedOutput {
   // gets its name there.
   // `further`, names in files(), belong to it and get theirs before.
   void publish_file(const std::string& sha256, std::span<const std::string> further = {});
+  // All of it is where another process has it: nothing is left here.
+  void discard();
 
  private:
   Path place(const char* name) const { return directory_ / name; }
@@ -66,6 +70,7 @@ class UnfinishedOutput {
   void recover();
   bool is_published(const Json& record) const;
   void clear();
+  void clear_or_warn();
   void remove_created(const Path& directory) noexcept;
   void sync_place();
   bool is_worth_keeping() const;
@@ -86,9 +91,9 @@ class UnfinishedOutput {
   bool published_ = false;
 };
 
-// files() of the output that another process makes; where it does not show the probe which that one laid,
-// Error(kUsage) that says so.
-Path seen_files(Io& io, const OutputTarget& target, const std::string& probe);
+// files() of the output that some process makes here; and whether it shows the probe that this one laid.
+Path unfinished_files(const OutputTarget& target);
+bool sees_probe(Io& io, const OutputTarget& target, const std::string& probe);
 
 // OutputTarget::measured of the interrupted run of the same job; null where there is none.
 Json measured_before(Io& io, const OutputTarget& target);

@@ -35,24 +35,39 @@ inline JobSettings settings_of_rank(
   return settings;
 }
 
-// Rank 0's document. `on_step` is told which rank it is; `done` sees rank 0's job behind its end.
+// What each rank is asked for, and what it sees of the disk.
+struct RankWork {
+  std::function<QuantizeRequest(int)> request;
+  std::function<void(int)> on_step = [](int) {};
+  std::function<Io&(int)> io = [](int) -> Io& { return system_io(); };
+};
+
+// Rank 0's document. `done` sees rank 0's job behind its end.
 inline Json job_by_ranks(
-    const QuantizeRequest& asked, int ranks, int threads = 1,
-    const std::function<void(int)>& on_step = [](int) {},
+    const RankWork& work, int ranks, int threads = 1,
     const std::function<void(QuantizeJob&)>& done = [](QuantizeJob&) {}) {
   Json document;
   run_as_ranks(ranks, [&](Ranks& rank) {
     const int number = rank.rank();
-    const JobSettings settings = settings_of_rank(rank, threads, [&on_step, number] { on_step(number); });
+    const JobSettings settings = settings_of_rank(rank, threads, [&work, number] { work.on_step(number); });
     std::optional<QuantizeJob> job;
     begin_together(
-        rank, [&] { job.emplace(system_io(), asked, settings); }, [&] { return job->facts(); });
+        rank, [&] { job.emplace(work.io(number), work.request(number), settings); },
+        [&] { return job->facts(); });
     const JobEnd end = job->run();
     if (number != 0) return;
     document = end.document;
     done(*job);
   });
   return document;
+}
+
+// The same of one request. `on_step` is told which rank it is.
+inline Json job_by_ranks(
+    const QuantizeRequest& asked, int ranks, int threads = 1,
+    const std::function<void(int)>& on_step = [](int) {},
+    const std::function<void(QuantizeJob&)>& done = [](QuantizeJob&) {}) {
+  return job_by_ranks(RankWork{[&](int) { return asked; }, on_step}, ranks, threads, done);
 }
 
 }  // namespace llmq
