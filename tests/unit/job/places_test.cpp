@@ -170,8 +170,8 @@ TEST_F(Places, CalibrationIsGathered) {
 }
 
 TEST_F(Places, ConversionsAreGathered) {
-  for (const Nodes& nodes : std::vector<Nodes>{{0}, {0, 1}, {0, 1, 0}}) {
-    const std::string name = fmt::format("c{}", nodes.size());
+  for (const Nodes& nodes : std::vector<Nodes>{{0}, {0, 1}, {0, 1, 0}, {0, 1, 2}}) {
+    const std::string name = "c" + text_of(nodes);
     std::string digest;
     run_as_ranks(static_cast<int>(nodes.size()), [&](Ranks& rank) {
       ConvertRequest asked;
@@ -183,7 +183,7 @@ TEST_F(Places, ConversionsAreGathered) {
       if (rank.rank() == 0) digest = std::get<ConvertReport>(end).to_json().at("digest").as_string();
     });
     expect_gathered(name, nodes, digest);
-    EXPECT_EQ(output_digest(system_io(), output(0, "c1")), digest);
+    EXPECT_EQ(output_digest(system_io(), output(0, "c0")), digest);
   }
 }
 
