@@ -1,6 +1,7 @@
 #include "calibration/joined_sums.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -29,6 +30,18 @@ void add_band(ExactSums& sums, const RankBytes& bytes) {
   sums.keep(
       {reinterpret_cast<const Residue*>(bytes.data() + totals), (bytes.size() - totals) / sizeof(Residue)});
   sums.trim();
+}
+
+// Their bits are added up as whole numbers: what is 0 everywhere else stays as it is.
+template <class Bits, class Number>
+void join_bits(std::span<Number> values, Ranks& ranks) {
+  if (ranks.size() == 1) return;
+  std::vector<std::int64_t> bits(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    bits[i] = static_cast<std::int64_t>(std::bit_cast<Bits>(values[i]));
+  add_up(bits, ranks);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = std::bit_cast<Number>(static_cast<Bits>(bits[i]));
 }
 
 }  // namespace
@@ -88,20 +101,7 @@ void join_bytes(std::span<std::byte> values, std::size_t units, std::size_t of_e
   }
 }
 
-// Their bits are added up as whole numbers: what is 0 everywhere else stays as it is.
-void join_known(std::span<float> values, Ranks& ranks) {
-  if (ranks.size() == 1) return;
-  std::vector<std::int64_t> bits(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint32_t own;
-    std::memcpy(&own, &values[i], sizeof own);
-    bits[i] = own;
-  }
-  add_up(bits, ranks);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto own = static_cast<std::uint32_t>(bits[i]);
-    std::memcpy(&values[i], &own, sizeof own);
-  }
-}
+void join_known(std::span<float> values, Ranks& ranks) { join_bits<std::uint32_t>(values, ranks); }
+void join_known(std::span<double> values, Ranks& ranks) { join_bits<std::uint64_t>(values, ranks); }
 
 }  // namespace llmq

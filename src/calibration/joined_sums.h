@@ -29,6 +29,7 @@ void add_up(std::span<std::int64_t> values, Ranks& ranks);
 void take_largest(std::span<float> values, Ranks& ranks);
 // Numbers of which each is known to one rank, and 0 on the others.
 void join_known(std::span<float> values, Ranks& ranks);
+void join_known(std::span<double> values, Ranks& ranks);
 
 // Of `units` that are dealt in contiguous runs those of rank r of N: from r units / N to (r + 1) units / N.
 struct Dealt {

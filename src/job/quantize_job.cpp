@@ -11,6 +11,7 @@
 #include "job/job_identity.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan.h"
+#include "quant/plan/ranks/rank_time.h"
 
 namespace llmq {
 namespace {
@@ -37,18 +38,7 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
       planned_({request_.recipe, model_, settings_, io_, *files_.model, *files_.scratch,
                 request_.allow_nonfinite}),
       digests_(io_, request_.paranoid ? Path() : DigestCache::default_file()),
-      whole_file_reads_(whole_file_reads(model_.checkpoint, *files_.model, digests_)) {
-  if (settings_.ranks().size() > 1) check_shared();
-}
-
-void QuantizeJob::check_shared() const {
-  const PlanOutline plan = form().outline();
-  if (plan.chooses_bits)
-    fail(ErrorKind::kUnsupported,
-         {"target_bits measures every candidate on samples, and ranks do not share that: each would do all",
-          request_.recipe.source, "target_bits",
-          "start one process, or say every linear's scheme in overrides, as that one's report has them"});
-}
+      whole_file_reads_(whole_file_reads(model_.checkpoint, *files_.model, digests_)) {}
 
 // Samples are dealt by whole chunks.
 void QuantizeJob::check_samples() const {
@@ -102,12 +92,20 @@ std::vector<ReadPass> QuantizeJob::reads() const {
   return reads;
 }
 
-JobPreview QuantizeJob::preview() {
+void QuantizeJob::choose_bits() {
   const auto before = std::chrono::steady_clock::now();
   planned_.choose_bits();
-  const double measuring = seconds_since(before);
+  measuring_seconds_ = seconds_since(before);
+}
+
+// What is predicted is the time of one process.
+JobPreview QuantizeJob::preview() {
+  if (!measuring_seconds_) choose_bits();
   predict();
-  if (form().outline().chooses_bits) outcome_.prediction->add("measuring pass of mixed precision", measuring);
+  if (form().outline().chooses_bits)
+    outcome_.prediction->add(
+        kMeasuringPart,
+        *measuring_seconds_ / form().shares().of_part(kMeasuringPart, settings_.ranks().size()));
   return {*outcome_.prediction, with_reads(form().costs(), reads())};
 }
 
@@ -130,6 +128,14 @@ std::optional<PublishedOutput> QuantizeJob::find_unchanged() {
   return found;
 }
 
+// What rank 0 finds that an interrupted run measured, on every rank: all measure, or none does.
+Json QuantizeJob::known_measures() const {
+  Ranks& ranks = settings_.ranks();
+  std::string found;
+  first_begins(ranks, [&] { found = measured_before(io_, target()).dump(); });
+  return Json::parse(broadcast_text(ranks, 0, found), "journal");
+}
+
 JobEnd QuantizeJob::run() {
   planned_.calibrate();
   if (outcome_.facts.job.is_null()) identify();
@@ -144,7 +150,7 @@ JobEnd QuantizeJob::run() {
     return {std::move(found), {}, std::move(document)};
   }
   form().check_target(target());
-  if (form().outline().chooses_bits) measured_ = planned_.choose_bits(measured_before(io_, target()));
+  if (form().outline().chooses_bits) measured_ = planned_.choose_bits(known_measures());
   // What is predicted is the time of one process.
   if (settings_.ranks().size() == 1 && is_long(form().outline())) predict();
   if (outcome_.prediction && !outcome_.prediction->unknown.empty()) outcome_.prediction.reset();

@@ -37,8 +37,8 @@ struct JobEnd {
   Json document;                             // of schema llmq.quantize/1, of either
 };
 
-// Where several ranks share it (JobSettings::shared_by) it is a job of rounding into a directory, any other
-// is refused; run() is of all ranks, and what it returns, and all that has a name, is rank 0's.
+// Where several ranks share it (JobSettings::shared_by) run() is of all of them, and what it returns, and all
+// that has a name, is rank 0's.
 class QuantizeJob {
  public:
   // Opens the model and makes the plan: all errors of intent.
@@ -49,18 +49,19 @@ class QuantizeJob {
   const OutputForm& form() const { return planned_.form(); }
   // What ranks that share the job have to have in common; hashes the inputs.
   std::vector<Fact> facts();
-  // Completes the plan without writing anything: the bits of mixed precision are chosen, its time on this
-  // machine is measured.
+  // Completes the plan without writing anything, by all ranks: the bits of mixed precision are chosen.
+  void choose_bits();
+  // So does this, where nobody did, and measures the job's time on this machine; of one rank.
   JobPreview preview();
   // Once. What misses a gate is published all the same, but does not become `latest`.
   JobEnd run();
 
  private:
   OutputTarget target() const;
-  void check_shared() const;
   void check_samples() const;
   void identify();
   std::optional<PublishedOutput> find_unchanged();
+  Json known_measures() const;
   void count_traffic(std::uint64_t written_before);
   void predict();
   std::vector<ReadPass> reads() const;
@@ -77,6 +78,7 @@ class QuantizeJob {
   DigestCache digests_;
   std::vector<ReadPass> whole_file_reads_;  // of the model, beside its tensors
   Json measured_;                           // what the bits were chosen by
+  std::optional<double> measuring_seconds_;
   JobOutcome outcome_;
 };
 

@@ -201,6 +201,14 @@ for count, threads in ((2, "2"), (3, "1")):
     shared = run([mpiexec, "-n", str(count), *calibrated(f"calibrated-{count}", threads)])
     expect(shared.returncode == 0 and json.loads(shared.stdout)["digest"] == json.loads(of_one.stdout)["digest"],
            f"calibration: the bytes of {count} ranks of {threads} threads are those of one process", said(of_one) + said(shared))
+# Bits by budget: 65 samples are measured, and a dry run measures them, too.
+budget = ["--set", "scheme=w4a16_g32_sym", "--set", "mixed.samples=65", "--target-bits", "5"]
+mixed, shared = run(calibrated("mixed-1") + budget), run([mpiexec, "-n", "3", *calibrated("mixed-3"), *budget])
+expect(mixed.returncode == 0 and shared.returncode == 0 and json.loads(shared.stdout)["digest"] == json.loads(mixed.stdout)["digest"],
+       "mixed precision: the bytes of 3 ranks are those of one process", said(mixed) + said(shared))
+planned = run([mpiexec, "-n", "2", *calibrated("none"), *budget, "--dry-run"])
+expect(planned.returncode == 0 and json.loads(planned.stdout)["ranks"]["count"] == 2, "mixed precision: a plan of two ranks is measured by both and shown by one",
+       said(planned))
 result = run([mpiexec, "-n", "3", *calibrated("few", samples="33")[:-1], "--quiet"])
 expect(refused(result, "3 ranks are more than the 2 chunks", "at least 65 samples") and "rank 1" not in said(result), "more ranks than chunks of samples are refused, once",
        said(result))

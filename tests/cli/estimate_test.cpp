@@ -218,6 +218,15 @@ TEST(Estimate, NodesShareAQuantization) {
   EXPECT_THAT(words.out, HasSubstr("measured on no network"));
 }
 
+TEST(Estimate, NodesShareTheMeasuringPassOfMixedPrecision) {
+  const Json found = run_llmq({"estimate", tinystories(), "--nodes", "2", "--method", "rtn", "--set",
+                               "target_bits=5", "--set", "calibration.samples=16", "--json"})
+                         .json();
+  EXPECT_GT(found.at("seconds_by_part").at("measuring pass of mixed precision").as_double(), 0);
+  ASSERT_EQ(found.at("nodes").items().size(), 2u) << "of two chunks, though there is one shard";
+  EXPECT_GT(found.at("nodes").items()[1].at("traffic_bytes").as_integer(), 100'000);
+}
+
 TEST(Estimate, NodesAreAskedForAQuantizationAlone) {
   const auto refused = [](const Words& words, const std::string& reason) {
     const Outcome outcome = run_llmq(words);
@@ -232,8 +241,6 @@ TEST(Estimate, NodesAreAskedForAQuantizationAlone) {
   refused(
       {"quantize", "--method", "rtn", "--model", tinystories(), "--output", "nowhere", "--network", "1Gb/s"},
       "add --dry-run");
-  refused({"estimate", tinystories(), "--nodes", "2", "--method", "awq", "--set", "target_bits=5"},
-          "measuring pass of mixed precision");
 }
 
 }  // namespace

@@ -97,8 +97,11 @@ int run_job(const QuantizeOptions& options, const Session& session, std::string&
                                      options.paranoid, options.direct_io};
     job.emplace(system_io(), request, settings_of(options, recipe, session));
   };
-  begin_together(session.shared(), prepare,
-                 [&] { return options.dry_run ? std::vector<Fact>() : job->facts(); });
+  begin_together(session.shared(), prepare, [&] {
+    const bool computes = !options.dry_run || job->form().outline().chooses_bits;
+    return computes ? job->facts() : std::vector<Fact>();
+  });
+  if (options.dry_run) job->choose_bits();
   if (options.dry_run)
     return session.is_first()
                ? show_plan(*job, session.shared().size(), network_of(options.network), session.globals.json)

@@ -3,24 +3,19 @@
 #include <algorithm>
 
 #include "base/amount_text.h"
-#include "base/error.h"
 
 namespace llmq {
 namespace {
 
 std::string units_text(const RankShares& shares) {
-  return shares.chunks == 0 ? fmt::format("{} shards of the output", shares.shards)
-                            : fmt::format("{} chunks of samples", shares.chunks);
+  return shares.goes_over_samples() ? fmt::format("{} chunks of samples", shares.most_ranks())
+                                    : fmt::format("{} shards of the output", shares.shards);
 }
 
 }  // namespace
 
 NodeEstimate estimate_nodes(QuantizeJob& job, const std::string& model, int most, double bytes_per_second) {
   const PlanOutline outline = job.form().outline();
-  if (outline.chooses_bits)
-    fail(
-        ErrorKind::kUnsupported,
-        {"ranks do not share the measuring pass of mixed precision", {}, "--nodes", "leave target_bits out"});
   const JobPreview preview = job.preview();
   NodeEstimate found{model,
                      outline.method,

@@ -22,7 +22,7 @@ struct NodeEstimate {
   Json to_json() const;          // schema llmq.nodes/1
 };
 
-// `most` >= 1. Error(kUnsupported) for mixed precision, whose measuring pass ranks do not share.
+// `most` >= 1. Mixed precision is measured here, by this process.
 NodeEstimate estimate_nodes(QuantizeJob& job, const std::string& model, int most, double bytes_per_second);
 
 }  // namespace llmq

@@ -11,6 +11,8 @@
 #include "quant/mixed_precision/mixed_precision.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/plan/disk_reads.h"
+#include "quant/plan/ranks/measuring_work.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
@@ -76,6 +78,12 @@ RankShares PackedForm::shares() const {
   shares.shards =
       static_cast<std::int64_t>(std::max<std::uint64_t>(1, ceil_div(made_->costs.bytes_out, shard)));
   shares.dealt_rounding = dealt_rounding(plan, in_.model.spec);
+  if (!plan.target_bits) return shares;
+  const MeasuringWork measuring = measuring_work(plan, in_.model.spec);
+  shares.measured_chunks = measured_chunks(plan);
+  shares.measured_by_samples = measuring.by_samples / measuring.operations();
+  shares.measured_dealt = measuring.dealt / measuring.operations();
+  shares.sample_chunks = plan.chunks();
   return shares;
 }
 
@@ -92,21 +100,26 @@ std::vector<ReadPass> PackedForm::tensor_reads() const {
 Json PackedForm::choose_bits(const CalibrationSet& calibration, const Json& known) {
   const Plan& asked = made_->plan;
   if (!asked.target_bits) return {};
-  if (in_.allow_nonfinite)
-    fail(ErrorKind::kUnsupported, {"weights that are not finite cannot be measured",
-                                   {},
-                                   "--allow-nonfinite",
-                                   "leave out --target-bits, or repair the checkpoint"});
+  Ranks& ranks = in_.settings.ranks();
+  find_together(ranks, [&] {
+    if (in_.allow_nonfinite)
+      fail(ErrorKind::kUnsupported, {"weights that are not finite cannot be measured",
+                                     {},
+                                     "--allow-nonfinite",
+                                     "leave out --target-bits, or repair the checkpoint"});
+  });
   const LoadedModel& model = in_.model;
   Backend& backend = in_.settings.backend();
   std::optional<std::vector<MeasuredGroup>> measured = read_measured(known, asked);
   measured_before_ = measured.has_value();
   if (!measured)
-    measured =
-        measure_candidates(asked, model.checkpoint, model.spec, calibration, backend, in_.settings.on_step);
-  made_ = with_costs(plan_with_bits(asked, choose_precision(asked, model.spec, *measured, model.checkpoint),
-                                    in_.recipe.source, model.checkpoint, model.spec, backend.threads(),
-                                    in_.settings.memory_limit));
+    measured = measure_candidates(asked, model.checkpoint, model.spec, calibration, backend,
+                                  in_.settings.on_step, ranks);
+  begin_together(ranks, [&] {
+    made_ = with_costs(plan_with_bits(asked, choose_precision(asked, model.spec, *measured, model.checkpoint),
+                                      in_.recipe.source, model.checkpoint, model.spec, backend.threads(),
+                                      in_.settings.memory_limit));
+  });
   return measured_json(*measured);
 }
 

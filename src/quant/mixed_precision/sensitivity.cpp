@@ -1,6 +1,7 @@
 #include "quant/mixed_precision/sensitivity.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <numbers>
@@ -8,10 +9,12 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "calibration/joined_sums.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/mixed_precision/mixed_precision.h"
 #include "quant/mixed_precision/perturbed_streams.h"
 #include "quant/pipeline/activation_stream.h"
+#include "ranks/agreement.h"
 
 namespace llmq {
 namespace {
@@ -39,21 +42,26 @@ double float8_input_loss(std::span<const float> weight, const InputStats& stats)
   return kRelative * sum;
 }
 
-// A block's groups while they are measured: the linears of each, rounded to the fewest bits.
+// A block's groups while they are measured, and the linears of those that this rank forks, rounded to the
+// fewest bits.
 struct OpenGroup {
   MeasuredGroup measured;
   double of_weights = 0;  // of measured.gram_loss[0]: without what rounded inputs add
+  bool is_forked = false;
   std::vector<std::pair<LinearId, BlockLinear>> rounded;
 };
 
 class Measuring {
  public:
-  Measuring(const Plan& plan, const LinearSource& source, const ForwardContext& context)
+  Measuring(const Plan& plan, const LinearSource& source, const ForwardContext& context, Ranks& ranks)
       : plan_(plan),
         candidates_(plan.candidates),
         source_(source),
         context_(context),
+        ranks_(ranks),
         pool_(context.backend.workers()),
+        experts_at_once_(
+            static_cast<std::size_t>(-most_of(ranks, -std::max<std::int64_t>(1, plan.experts_at_once)))),
         nearest_(plain_rounding().make(plan, plan.compute)),
         chosen_(plan.traits->make(plan, plan.compute)) {
     for (std::size_t i = 0; i < plan.modules.size(); ++i) place_[plan.modules[i].module] = i;
@@ -84,18 +92,17 @@ class Measuring {
   enum class Of : std::uint8_t { kAll, kExperts, kShared };
   using Groups = std::map<std::pair<SiteId, Of>, OpenGroup>;
 
-  // Gate and up of all experts, then all outputs, of as many at a time as memory has room for.
+  // Gate and up of all experts, then all outputs, of as many at a time as every rank's memory has room for.
   void judge_mixture(const MixtureSpec& mixture, int block, const BlockWeights& weights,
                      ActivationStream& stream, Groups& open) {
-    const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, plan_.experts_at_once));
     std::vector<SeenExpert> experts;
     for (std::size_t e = 0; e < mixture.experts.size(); ++e) experts.push_back({&mixture.experts[e], e});
     std::vector<SeenExpert> shared;
     if (mixture.shared) shared.push_back({&*mixture.shared, std::nullopt});
     const auto judge = [&](std::span<const SeenExpert> seen, ExpertInput input, OpenGroup& group) {
       const BlockSpec& spec = context_.spec.blocks[static_cast<std::size_t>(block)];
-      for (std::size_t first = 0; first < seen.size(); first += at_once) {
-        const auto batch = seen.subspan(first, std::min(at_once, seen.size() - first));
+      for (std::size_t first = 0; first < seen.size(); first += experts_at_once_) {
+        const auto batch = seen.subspan(first, std::min(experts_at_once_, seen.size() - first));
         std::vector<InputStats> stats = stream.expert_statistics(block, weights, batch, input);
         for (std::size_t i = 0; i < batch.size(); ++i)
           judge_expert(spec, mixture, *batch[i].expert, input, std::exchange(stats[i], InputStats(1)), group);
@@ -121,13 +128,16 @@ class Measuring {
                      const InputStats& stats, OpenGroup& group) {
     std::optional<GramLoss> gram;  // none of an expert that no row came to: its rounding costs nothing here
     if (stats.tokens() != 0) {
-      check_finite(stats, block, site, source_.checkpoint().path(), context_.compute);
-      gram.emplace(stats, context_.backend, context_.compute);
+      find_together(ranks_,
+                    [&] { check_finite(stats, block, site, source_.checkpoint().path(), context_.compute); });
+      gram.emplace(stats, context_.backend, context_.compute, std::span<const std::shared_ptr<Backend>>(),
+                   ranks_);
     }
     for (const LinearId id : readers) {
       const LinearSpec& linear = block.at(id);
       const auto planned = place_.find(linear.module);
       if (planned == place_.end()) continue;
+      if (group.measured.modules.empty()) group.is_forked = forks_++ % ranks_.size() == ranks_.rank();
       group.measured.modules.push_back(planned->second);
       group.measured.gram_loss.resize(candidates_.size());
       judge_linear(linear, planned->second, stats, gram, group);
@@ -140,17 +150,21 @@ class Measuring {
     for (std::size_t c = 0; c < candidates_.size(); ++c) {
       if (candidates_[c].stays_dense()) continue;
       const QuantScheme& scheme = candidates_[c].modules[place].scheme;
-      const QuantizedMatrix matrix = rounding_of(scheme, gram.has_value())
-                                         .quantize({weight, linear.out_features, linear.in_features,
-                                                    gram ? &stats : nullptr, scheme, gram ? &*gram : nullptr},
-                                                   context_.backend);
+      RoundingProblem problem;
+      problem.weight = weight;
+      problem.out_features = linear.out_features, problem.in_features = linear.in_features;
+      problem.scheme = scheme;
+      problem.ranks = &ranks_;
+      if (gram) problem.stats = &stats, problem.gram = &*gram;
+      const QuantizedMatrix matrix =
+          rounding_of(scheme, gram.has_value()).quantize(problem, context_.backend);
       if (gram) {
         double& loss = group.measured.gram_loss[c];
         loss += matrix.loss;
         if (c == 0) group.of_weights += matrix.loss;
         if (scheme.activation_scale != ActivationScale::kNone) loss += float8_input_loss(weight, stats);
       }
-      if (c != 0) continue;
+      if (c != 0 || !group.is_forked) continue;
       ZeroedNumbers<float> value(matrix.codes.size());
       dequantize(matrix, value, pool_);
       BlockLinear& rounded = group.rounded.emplace_back(linear.id, BlockLinear()).second;
@@ -167,7 +181,10 @@ class Measuring {
   const std::vector<PrecisionCandidate>& candidates_;
   const LinearSource& source_;
   const ForwardContext& context_;
+  Ranks& ranks_;
   ThreadPool& pool_;
+  const std::size_t experts_at_once_;
+  std::int64_t forks_ = 0;                    // of all ranks, of groups met so far
   std::unique_ptr<Method> nearest_, chosen_;  // to the nearest, and as the run rounds
   std::map<std::string, std::size_t> place_;
 };
@@ -187,38 +204,68 @@ void swap_weights(OpenGroup& group, BlockWeights& weights) {
 }  // namespace
 
 // The readers of a site are one group; a mixture has two of its experts and two of the shared one.
-std::int64_t groups_of(const ModelSpec& spec) {
-  std::int64_t groups = 0;
-  for (const BlockSpec& block : spec.blocks)
-    for (const SublayerSpec& part : block.sublayers)
-      groups += std::holds_alternative<MixtureSpec>(part.mixer) ? 4 : std::ssize(part.sites);
+std::vector<std::uint64_t> group_weights(const BlockSpec& block) {
+  std::vector<std::uint64_t> groups;
+  const auto add = [&](std::uint64_t& group, std::span<const LinearId> linears) {
+    for (const LinearId id : linears)
+      group += static_cast<std::uint64_t>(block.at(id).out_features * block.at(id).in_features);
+  };
+  const auto add_experts = [&](std::span<const ExpertSpec> experts) {
+    std::uint64_t reading = 0, giving = 0;
+    for (const ExpertSpec& expert : experts) {
+      add(reading, std::array{expert.gate.linear, expert.up.linear});
+      add(giving, {&expert.output, 1});
+    }
+    groups.insert(groups.end(), {reading, giving});
+  };
+  for (const SublayerSpec& part : block.sublayers)
+    if (const auto* const mixture = std::get_if<MixtureSpec>(&part.mixer)) {
+      add_experts(mixture->experts);
+      if (mixture->shared) add_experts({&*mixture->shared, 1});
+    } else {
+      for (const SiteId site : part.sites) add(groups.emplace_back(), block.at(site).readers);
+    }
   return groups;
 }
 
+std::int64_t groups_of(const ModelSpec& spec) {
+  std::int64_t groups = 0;
+  for (const BlockSpec& block : spec.blocks) groups += std::ssize(group_weights(block));
+  return groups;
+}
+
+std::int64_t probe_streams(std::int64_t forks, std::int64_t ranks) { return 1 + (forks + ranks - 1) / ranks; }
+
 std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
                                               const ModelSpec& spec, const CalibrationSet& calibration,
-                                              Backend& backend, const std::function<void()>& on_step) {
+                                              Backend& backend, const std::function<void()>& on_step,
+                                              Ranks& ranks) {
   const LinearSource source = LinearSource::open(checkpoint);
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const ForwardContext context = make_forward_context(spec, backend, plan.compute, length);
   CalibrationSet few;
   few.samples = first_samples(calibration, plan.measured_samples, length);
-  ActivationStream stream(context, few, plan.chunk_tokens, true);
+  SamplePlace place{true};
+  place.ranks = &ranks;  // of which some may have no chunk of so few samples
+  ActivationStream stream(std::span(&context, 1), few, plan.chunk_tokens, place);
   stream.embed(checkpoint, few);
   const auto probe_samples = first_samples(calibration, kProbeSamples, kProbeLength);
-  // A stream for each group, and the original.
-  ProbeStreams probes(context, checkpoint, probe_samples, 1 + groups_of(spec));
-  Measuring measuring(plan, source, context);
+  ProbeStreams probes(context, checkpoint, probe_samples, probe_streams(groups_of(spec), ranks.size()));
+  Measuring measuring(plan, source, context, ranks);
   Progress progress("measure", static_cast<double>(spec.blocks.size()));
   std::vector<MeasuredGroup> all;
-  std::vector<double> inputs;  // by how much rounded inputs raise the loss of a group's first candidate
+  std::vector<double> inputs;      // by how much rounded inputs raise the loss of a group's first candidate
+  std::vector<std::size_t> forks;  // the groups of this rank's probes
   for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
     const int block = static_cast<int>(b);
     BlockWeights weights = load_block(backend, plan.compute, source, spec.blocks[b]);
     for (OpenGroup& group : measuring.judge_block(block, weights, stream)) {
-      swap_weights(group, weights);
-      probes.fork(block, weights);
-      swap_weights(group, weights);
+      if (group.is_forked) {
+        swap_weights(group, weights);
+        probes.fork(block, weights);
+        swap_weights(group, weights);
+        forks.push_back(all.size());
+      }
       inputs.push_back(group.of_weights == 0 ? 1 : group.measured.gram_loss[0] / group.of_weights);
       all.push_back(std::move(group.measured));
     }
@@ -226,7 +273,10 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
     progress.advance(1, fmt::format("{}/{} {}", b + 1, spec.blocks.size(), spec.blocks[b].prefix), "", true);
     if (on_step) on_step();
   }
-  const std::vector<double> divergences = probes.divergences(source);
+  const std::vector<double> own = forks.empty() ? std::vector<double>() : probes.divergences(source);
+  std::vector<double> divergences(all.size());
+  for (std::size_t i = 0; i < own.size(); ++i) divergences[forks[i]] = own[i];
+  join_known(divergences, ranks);
   for (std::size_t g = 0; g < all.size(); ++g) {
     all[g].divergence = divergences[g] * inputs[g];
     estimate_losses(all[g]);

@@ -23,6 +23,13 @@
 // router sends to expert e, so that an expert counts as often as it is asked for, and losses are summed over
 // the experts. One pass over the blocks; Gram matrices of experts are collected for as many at a time as the
 // plan says (Plan::experts_at_once), in a pass over the samples each.
+//
+// Of several ranks each has chunks of the samples, joined as calibration joins them
+// (calibration/joined_sums.h), and rows of each linear where codes are made by columns and where losses are
+// judged, so that either is shared evenly however many ranks there are. Every rank rounds plainly, makes the
+// factors of a method that has some, and adds up losses in the order of one process. Forks are dealt in turn
+// over all blocks: in every block the ranks have as many streams to carry as each other, or one more, and the
+// original's. Each figure is that of one process to the bit.
 #pragma once
 #include <functional>
 #include <optional>
@@ -31,6 +38,7 @@
 #include "base/json.h"
 #include "calibration/calibration_text.h"
 #include "quant/plan/plan.h"
+#include "ranks/ranks.h"
 
 namespace llmq {
 
@@ -44,13 +52,18 @@ struct MeasuredGroup {
   std::vector<double> loss;
 };
 
-// Of a model, at most.
+// The weights of each group, at most, of a block; and how many groups a model has at most.
+std::vector<std::uint64_t> group_weights(const BlockSpec& block);
 std::int64_t groups_of(const ModelSpec& spec);
+// Streams that a rank carries of so many forks, with the original's.
+std::int64_t probe_streams(std::int64_t forks, std::int64_t ranks);
 
-// For plan.candidates. Groups in model order. `on_step` after each block; may throw.
+// For plan.candidates. Groups in model order, the same on every rank. `on_step` after each block; may throw.
+// Error(kBadInput), RanksRefused of several ranks, where activations are not finite.
 std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
                                               const ModelSpec& spec, const CalibrationSet& calibration,
-                                              Backend& backend, const std::function<void()>& on_step);
+                                              Backend& backend, const std::function<void()>& on_step,
+                                              Ranks& ranks = alone());
 
 // The pass in a journal, to the last bit of every figure; nullopt for what is not a pass over `plan`.
 Json measured_json(const std::vector<MeasuredGroup>& groups);  // [{modules, kl, gram_loss}]

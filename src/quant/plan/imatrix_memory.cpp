@@ -9,6 +9,14 @@
 
 namespace llmq {
 
+// The largest of the groups that are one rank's in a block, where they are dealt in turn.
+std::vector<std::uint64_t> PeakMemory::forked_weights(const BlockSpec& block) const {
+  std::vector<std::uint64_t> groups = group_weights(block);
+  std::sort(groups.begin(), groups.end(), std::greater<>());
+  groups.resize((groups.size() + ranks_ - 1) / ranks_);
+  return groups;
+}
+
 std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
   std::vector<std::vector<MemoryItem>> moments;
   for (const BlockSpec& block : spec_.blocks) {
@@ -38,17 +46,23 @@ std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
 }
 
 std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured) const {
-  const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
+  // Of several ranks this one has some of the chunks, and carries some of the forks.
+  const std::uint64_t of_all = std::min(positive(measured) * length_, all_tokens_),
+                      tokens = ranks_ < 2 ? of_all
+                                          : std::min(of_all, ((of_all + chunk_ - 1) / chunk_ + ranks_ - 1) /
+                                                                 ranks_ * chunk_),
                       few = std::min(tokens, chunk_), hidden = positive(spec_.hidden_size);
   const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
   const MemoryItem measured_samples{"activations of the measured samples",
                                     samples({tokens, few, few, tokens, 0})},
       probes{"a stream of probes for each group of linears",
-             ProbeStreams::bytes(spec_, compute_, probe, 1 + groups_of(spec_))};
+             ProbeStreams::bytes(spec_, compute_, probe,
+                                 probe_streams(groups_of(spec_), static_cast<std::int64_t>(ranks_)))};
   std::uint64_t buffers = 0;
   std::vector<std::vector<MemoryItem>> moments;
   for (const BlockSpec& block : spec_.blocks) {
-    std::uint64_t weights = 0, worked_on = 0;
+    std::uint64_t weights = 0, rounded = 0, worked_on = 0;
+    for (const std::uint64_t n : forked_weights(block)) rounded += n;
     for (const LinearSpec& linear : block.linears) {
       const std::uint64_t n = weights_of(linear), k = positive(linear.in_features);
       weights += n;
@@ -59,15 +73,17 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
     std::uint64_t experts = 0;
     if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)
       for (const std::int64_t channels : {mixture->hidden, mixture->width})
-        experts = std::max(experts, experts_at_once_ * summed_triangle(positive(channels)) +
-                                        positive(channels) * positive(channels) * 4 + expert_rows(*mixture));
+        experts = std::max(experts,
+                           experts_at_once_ * summed_triangle(positive(channels)) +
+                               std::max(positive(channels) * positive(channels) * 4 + expert_rows(*mixture),
+                                        bands(positive(channels) * positive(channels + 1) / 2)));
     buffers = std::max(buffers, scratch(block));
     moments.push_back(with_base(
         {{"program while it computes", kComputingBytes},
          measured_samples,
          probes,
          {"stage buffers", scratch(block)},
-         {"a block as prepared, and rounded", 2 * weights * element_},
+         {"a block as prepared, and rounded", (weights + rounded) * element_},
          {"Gram triangles of experts, the sum of a chunk and one expert's rows", experts},
          {"Gram triangle, its square; or a linear, its codes, dequantized; and factors", worked_on}}));
   }

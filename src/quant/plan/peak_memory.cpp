@@ -56,7 +56,8 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
       threads_(positive(threads)),
       length_(positive(plan.calibration.sequence_length)),
-      tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
+      all_tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
+      tokens_(all_tokens_),
       chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
   for (const PlannedModule& m : plan.modules) planned_.emplace(m.module, m.scheme);
   for (const PlannedModule& m : plan.tower)

@@ -46,6 +46,7 @@ class PeakMemory {
   std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const;
 
  private:
+  std::vector<std::uint64_t> forked_weights(const BlockSpec& block) const;
   // Measured: what a run that rounds or computes the model touches of the program besides.
   static constexpr std::uint64_t kComputingBytes = std::uint64_t{1} << 20;
   // Whether scales are searched by the losses of rows, on the device where there is one.
@@ -164,7 +165,7 @@ class PeakMemory {
   std::uint64_t joining_bytes_, ranks_, device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t experts_at_once_;
-  std::uint64_t element_, threads_, length_, tokens_, chunk_,
+  std::uint64_t element_, threads_, length_, all_tokens_, tokens_ /* of this rank */, chunk_,
       original_tokens_ = 0, largest_band_ = 0, slab_ = 0, largest_planned_ = 0, largest_of_tower_ = 0;
   std::map<std::string, QuantScheme> planned_;
 };

@@ -73,6 +73,29 @@ TEST(RankTraffic, RowsOfEightBitInputsAreSampled) {
   EXPECT_GT(bytes_of(found, "sampled rows of inputs"), 2u * 2 * 8 * 512 * kBlocks * (3 * 128 + 384) - 1);
 }
 
+// Triangles of every input, and of each row what it loses by 4 and by 8 bits; two blocks of four groups.
+TEST(RankTraffic, TheMeasuringPassHasSumsAndLossesOfItsOwn) {
+  const RankTraffic found = traffic_of("method: rtn\nscheme: w4a16_g32_asym\ntarget_bits: 5\n", 4);
+  const std::uint64_t places = kBlocks * (3 * kHidden + kInner),
+                      rows = kBlocks * (128 + 64 + 64 + 128 + 384 + 384 + 128);
+  EXPECT_EQ(bytes_of(found, "Gram triangles of the measured samples"), 2u * 3 * 8 * places);
+  EXPECT_EQ(bytes_of(found, "magnitudes of their inputs"), 2u * 3 * 12 * kBlocks * (3 * 128 + 384));
+  EXPECT_EQ(bytes_of(found, "what rows lose by each candidate"), 3u * 2 * 8 * rows);
+  EXPECT_EQ(bytes_of(found, "divergences of groups"), 2u * 3 * 8 * 8);
+  EXPECT_EQ(bytes_of(found, "codes and scales of candidates"), 0u);
+  EXPECT_EQ(bytes_of(found, "Gram triangles"), 0u);
+  EXPECT_EQ(traffic_of("method: rtn\nscheme: w4a16_g32_asym\ntarget_bits: 5\n", 1).bytes(), 0u);
+}
+
+// Of whole schemes GPTQ makes codes of each candidate but FP8.
+TEST(RankTraffic, WholeSchemesSendTheCodesOfTheirCandidates) {
+  const RankTraffic found =
+      traffic_of("method: gptq\ntarget_bits: 5\nmixed: {schemes: [w4a16_g32_sym, nvfp4a16, fp8]}\n", 3);
+  const std::uint64_t weights = kBlocks * (128 * (128 + 64 + 64 + 128) + 3 * 128 * 384);
+  EXPECT_EQ(bytes_of(found, "codes and scales of candidates"),
+            2 * (2 * weights + weights / 32 * 5 + weights / 16 * 5));
+}
+
 TEST(RankTraffic, RoundingSendsRecordsAndOneRankNothing) {
   const RankTraffic rounding = traffic_of("method: rtn\nscheme: w4a16_g32_sym\n", 2);
   ASSERT_EQ(rounding.parts.size(), 1u);
@@ -87,7 +110,10 @@ TEST(RankTraffic, WhatRanksSendIsWhatWasPlanned) {
   int number = 0;
   for (const char* recipe :
        {"method: gptq\nscheme: w4a16_g32_sym\n", "method: awq\nscheme: w4a16_g32_asym\n",
-        "method: smoothquant\nscheme: w8a8\n", "method: imatrix\nformat: gguf\nscheme: q8_0\n"}) {
+        "method: smoothquant\nscheme: w8a8\n", "method: imatrix\nformat: gguf\nscheme: q8_0\n",
+        "method: rtn\nscheme: w4a16_g64_asym\ntarget_bits: 5\n",
+        "method: gptq\ntarget_bits: 4.6\nmixed: {schemes: [w4a16_g64_sym, w4a16_g32_sym, nvfp4a16, fp8]}\n",
+        "method: awq\ntarget_bits: 4.6\nmixed: {schemes: [w4a16_g64_sym, w4a16_g32_sym, nvfp4a16, fp8]}\n"}) {
     QuantizeRequest request{};
     request.paranoid = true;
     request.recipe =
@@ -132,6 +158,17 @@ TEST(RankTime, EachPartIsDividedByWhatRanksShareOfIt) {
   EXPECT_EQ(rounded.most_ranks(), 3);
 }
 
+// Of 3 chunks of the measured samples one of 2 ranks has 2; what is dealt is halved, the rest each does.
+TEST(RankTime, TheMeasuringPassIsDividedByWhatItIsMadeOf) {
+  RankShares shares{0, 3, false, 0};
+  shares.measured_chunks = 3, shares.measured_by_samples = 0.3, shares.measured_dealt = 0.5;
+  shares.sample_chunks = 24;
+  EXPECT_DOUBLE_EQ(shares.of_part(kMeasuringPart, 1), 1);
+  EXPECT_DOUBLE_EQ(shares.of_part(kMeasuringPart, 2), 0.2 + 0.25 + 0.2);
+  EXPECT_DOUBLE_EQ(shares.of_part(kMeasuringPart, 6), 0.1 + 0.5 / 6 + 0.2);
+  EXPECT_EQ(shares.most_ranks(), 24) << "ranks without a shard still measure";
+}
+
 TEST(RankTime, NodesPayWhileADoublingSavesAQuarter) {
   EXPECT_THAT(counts_of_nodes(1), ElementsAre(1));
   EXPECT_THAT(counts_of_nodes(6), ElementsAre(1, 2, 4, 6));
@@ -171,6 +208,29 @@ TEST(RankMemory, ARankHoldsItsChunks) {
   const double saved = peak(1) - peak(2), half = 81920.0 * 4 * (128 + 384);
   EXPECT_GT(saved, 0.9 * half);
   EXPECT_LT(saved, 1.2 * half);
+}
+
+// A stream of probes for each fork of its own beside the original's, and its chunks of the measured samples.
+TEST(RankMemory, ARankCarriesItsProbes) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kSharedModel);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  Plan plan = make_plan(Recipe::parse("method: rtn\nscheme: w4a16_g32_asym\ntarget_bits: 5\n"
+                                      "mixed: {samples: 64}\ncalibration: {sequence_length: 512}\n",
+                                      "r.yaml"),
+                        checkpoint, spec, Compute::kFloat32, 1, 0);
+  const auto held = [&](int ranks, const std::string& what) {
+    plan.ranks = ranks;
+    for (const MemoryItem& item : estimate_costs(plan, checkpoint, spec, 1).memory)
+      if (item.what == what) return item.bytes;
+    return std::uint64_t{0};
+  };
+  const auto probes = [&](int ranks) { return held(ranks, "a stream of probes for each group of linears"); };
+  EXPECT_EQ(probes(1) - probes(2), 4u * 256 * 128 * 4);
+  EXPECT_EQ(probes(2) - probes(4), 2u * 256 * 128 * 4);
+  const auto samples = [&](int ranks) { return held(ranks, "activations of the measured samples"); };
+  // 8 chunks of 4,096 tokens: residual streams and inputs behind the gate
+  EXPECT_EQ(samples(1) - samples(2), 4u * 4096 * 4 * (128 + 384));
+  EXPECT_EQ(samples(2) - samples(8), 3u * 4096 * 4 * (128 + 384));
 }
 
 TEST(NodeEstimate, SaysWhatMoreNodesThanChunksWouldDo) {

@@ -209,8 +209,6 @@ TEST_F(SharedOutput, WhatIsNotSharedIsRefusedByName) {
                "calibration.sequence_length=128"}),
       AllOf(HasSubstr("2 ranks are more than the 1 chunk that the 4 calibration samples are dealt in"),
             HasSubstr("start at most 1 of them, or take at least 33 samples"), Not(HasSubstr("rank 1"))));
-  EXPECT_THAT(refused({"method=rtn", "scheme=w4a16_g32_asym", "target_bits=5"}),
-              HasSubstr("target_bits measures every candidate on samples"));
   ConvertRequest asked;
   asked.source = kSharedModel;
   asked.to = "awq", asked.target.directory = scratch_ / "none";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -60,13 +61,15 @@ void add_relative_weights(const ScaleReader& reader, std::span<const float> weig
     }
 }
 
-std::int64_t stride_between(const ScaleProblem& problem) {
-  std::int64_t rows = 0, smallest = INT64_MAX;
-  for (const ScaleReader& reader : problem.readers) {
-    rows += reader.out_features;
-    smallest = std::min(smallest, reader.out_features);
-  }
-  return scale_sample_stride(rows, smallest);
+std::int64_t stride_between(std::span<const std::int64_t> readers) {
+  return scale_sample_stride(std::accumulate(readers.begin(), readers.end(), std::int64_t{0}),
+                             *std::min_element(readers.begin(), readers.end()));
+}
+
+std::vector<std::int64_t> rows_of_readers(const ScaleProblem& problem) {
+  std::vector<std::int64_t> rows;
+  for (const ScaleReader& reader : problem.readers) rows.push_back(reader.out_features);
+  return rows;
 }
 
 SeenReaders see_readers(const ScaleProblem& problem, std::int64_t channels, std::int64_t stride) {
@@ -112,20 +115,30 @@ std::vector<float> scales_for(double ratio, bool duo, const std::vector<double>&
   return s;
 }
 
+// Beside the identity, which plain with r = 0 is.
+struct Exponent {
+  bool duo = false;
+  double ratio = 0;
+};
+std::vector<Exponent> exponents_of(const AwqOptions& options) {
+  std::vector<Exponent> all;
+  for (const bool duo : {false, true}) {
+    if (duo ? options.duo_scaling == AwqOptions::Duo::kNo : options.duo_scaling == AwqOptions::Duo::kYes)
+      continue;
+    for (int i = duo ? 0 : 1; i < options.grid; ++i)
+      all.push_back({duo, static_cast<double>(i) / options.grid});
+  }
+  return all;
+}
+
 std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOptions& options,
                                        std::vector<double> w) {
   std::vector<double> x = problem.stats->mean_absolute();
   average_over_producers(x, problem.producer_of);
   average_over_producers(w, problem.producer_of);
   std::vector<Candidate> candidates = {{std::vector<float>(x.size(), 1.0f), 0}};
-  for (const bool duo : {false, true}) {
-    if (duo ? options.duo_scaling == AwqOptions::Duo::kNo : options.duo_scaling == AwqOptions::Duo::kYes)
-      continue;
-    for (int i = duo ? 0 : 1; i < options.grid; ++i) {  // plain with r = 0 is the identity
-      const double ratio = static_cast<double>(i) / options.grid;
-      candidates.push_back({scales_for(ratio, duo, x, w), 0});
-    }
-  }
+  for (const Exponent& exponent : exponents_of(options))
+    candidates.push_back({scales_for(exponent.ratio, exponent.duo, x, w), 0});
   return candidates;
 }
 
@@ -188,6 +201,14 @@ std::int64_t scale_sample_stride(std::int64_t rows, std::int64_t smallest) {
   return stride - (repeats ? 1 : 0);
 }
 
+std::uint64_t scale_search_losses(std::span<const std::int64_t> readers, const AwqOptions& options) {
+  const std::int64_t rows = std::accumulate(readers.begin(), readers.end(), std::int64_t{0}),
+                     stride = stride_between(readers), sampled = (rows + stride - 1) / stride;
+  const std::uint64_t candidates = 1 + exponents_of(options).size(),
+                      again = stride > 1 ? std::min<std::uint64_t>(candidates, kFinalists + 1) : 0;
+  return static_cast<std::uint64_t>(sampled) * candidates + static_cast<std::uint64_t>(rows) * again;
+}
+
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
   ThreadPool& pool = backend.workers();
   std::optional<GramLoss> made;
@@ -198,7 +219,7 @@ double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Bac
 
 AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend) {
   const std::int64_t channels = problem.stats->channels();
-  const std::int64_t stride = stride_between(problem);
+  const std::int64_t stride = stride_between(rows_of_readers(problem));
   const SeenReaders seen = see_readers(problem, channels, stride);
   ThreadPool& pool = backend.workers();
   std::optional<GramLoss> made;

@@ -29,6 +29,9 @@ double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Bac
 // Rows between those of the sample, of so many rows of all readers, the smallest of which has `smallest`: of
 // many small readers each gives a row or more, and not all of them the same one.
 std::int64_t scale_sample_stride(std::int64_t rows, std::int64_t smallest);
+// How many losses of rows a search asks for, of readers with so many rows each: all candidates' on the
+// sample, and the best ones' on every row where the sample is not every row.
+std::uint64_t scale_search_losses(std::span<const std::int64_t> readers, const AwqOptions& options);
 
 AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend);
 

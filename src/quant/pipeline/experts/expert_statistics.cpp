@@ -132,9 +132,9 @@ std::vector<InputStats> ActivationStream::expert_statistics(int block, const Dev
   std::vector<std::int64_t> before;  // rows of each that were seen, or are another rank's and come first
   for (const SeenExpert& seen : experts) {
     collectors.push_back(std::make_unique<StatsCollector>(channels));
-    before.push_back(ranks_->size() == 1 ? 0
-                     : seen.routed       ? routed_before_.at(*seen.routed)
-                                         : tokens_before());
+    before.push_back(ranks_->size() == 1 || rows == nullptr ? 0
+                     : seen.routed                          ? routed_before_.at(*seen.routed)
+                                                            : tokens_before());
     if (rows != nullptr) rows->emplace_back(seen.rows, channels);
   }
   each_expert_input(block, weights, experts, input, [&](std::size_t i, const TensorView& x) {

@@ -25,6 +25,9 @@ double RankShares::of_part(const std::string& part, int ranks) const {
     if (part == "importance") return share_of(chunks, ranks);
     return part == "rounding" ? 1.0 / ranks : 1;
   }
+  if (part == kMeasuringPart)
+    return measured_by_samples * share_of(measured_chunks, ranks) + measured_dealt / ranks +
+           (1 - measured_by_samples - measured_dealt);
   if (chunks == 0 || is_one_of(part, std::array<std::string_view, 2>{"writing", "dense tensors"}))
     return share_of(shards, ranks);
   if (part == "rounding") return 1 - dealt_rounding + dealt_rounding / ranks;
@@ -36,7 +39,8 @@ double RankShares::of_part(const std::string& part, int ranks) const {
 
 std::int64_t RankShares::most_ranks() const {
   if (one_file) return INT32_MAX;
-  return chunks == 0 ? shards : chunks;
+  if (chunks != 0) return chunks;
+  return measured_chunks == 0 ? shards : sample_chunks;
 }
 
 double shared_seconds(const SecondsByPart& parts, const RankShares& shares, int ranks) {

@@ -11,6 +11,9 @@
 //     = 1 - d + d / N      rounding of a calibrated run, d of which is dealt by rows (dealt_rounding())
 //     = 1                  a file that one rank writes, and whatever else every rank does alike
 //
+// Of mixed precision's measuring pass each of these has a part: samples, a chunk of the measured ones at a
+// time; what is dealt evenly; and what every rank does (measuring_work.h).
+//
 // Nothing is taken to overlap, and nodes are taken to be like this machine, each with a disk that serves it
 // as this one does.
 #pragma once
@@ -22,13 +25,22 @@
 
 namespace llmq {
 
+// The part of mixed precision's pass in a prediction.
+inline constexpr const char* kMeasuringPart = "measuring pass of mixed precision";
+
 // What of a job ranks can share, and by what.
 struct RankShares {
   std::int64_t chunks = 0;  // of calibration samples; 0: it calibrates nothing
   std::int64_t shards = 1;  // of the output, a directory
   bool one_file = false;    // a GGUF
   double dealt_rounding = 0;
+  // Of mixed precision: chunks of the samples that are measured (0: none), the shares of the pass that go
+  // over them and that are dealt, and chunks of all samples, more ranks than which do not begin.
+  std::int64_t measured_chunks = 0;
+  double measured_by_samples = 0, measured_dealt = 0;
+  std::int64_t sample_chunks = 0;
 
+  bool goes_over_samples() const { return chunks != 0 || measured_chunks != 0; }
   double of_part(const std::string& part, int ranks) const;  // s(part, N)
   // More ranks than this have nothing to do.
   std::int64_t most_ranks() const;

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <set>
+#include <map>
+#include <numeric>
 #include <string>
 
 #include "calibration/row_sample.h"
 #include "export/gguf/rounded_slabs.h"
-#include "quant/methods/awq/clip_search.h"
+#include "quant/methods/awq/scale_search.h"
 #include "quant/pipeline/scale_folding.h"
+#include "quant/plan/ranks/measuring_work.h"
 
 namespace llmq {
 namespace {
@@ -25,11 +27,8 @@ std::uint64_t counted(std::int64_t value) {
 class SharedSums {
  public:
   explicit SharedSums(const Plan& plan) : plan_(plan) {
-    for (const PlannedModule& module : plan.modules) {
-      planned_.insert(module.module);
-      rounds_inputs_ = rounds_inputs_ || module.scheme.activation_scale != ActivationScale::kNone;
-    }
-    needs_rows_ = rounds_inputs_ || (plan.traits->samples_rows && !plan.smoothquant.alpha);
+    for (const PlannedModule& module : plan.modules)
+      rounds_inputs_[module.module] = module.scheme.activation_scale != ActivationScale::kNone;
   }
 
   void add(const BlockSpec& block) {
@@ -41,14 +40,31 @@ class SharedSums {
   }
 
   std::uint64_t triangles = 0, products = 0, magnitudes = 0, rows = 0;  // numbers: of FP64, of rows FP32
+  std::uint64_t searched = 0;                                           // losses that rows have by scales
   double factors = 0;                                                   // operations
 
  private:
   bool is_planned(const BlockSpec& block, LinearId id) const {
-    return planned_.count(block.at(id).module) != 0;
+    return rounds_inputs_.count(block.at(id).module) != 0;
   }
   bool can_fold(const BlockSpec& block, SiteId site) const {
     return site_can_fold(*plan_.traits, block, site, [&](LinearId id) { return is_planned(block, id); });
+  }
+
+  bool rounds_inputs(const BlockSpec& block, LinearId id) const {
+    const auto found = rounds_inputs_.find(block.at(id).module);
+    return found != rounds_inputs_.end() && found->second;
+  }
+  // Where a linear that reads them, or one behind them but for the output, has rounded inputs.
+  bool keeps_rows(const BlockSpec& block, const SublayerSpec& part, SiteId site) const {
+    if (plan_.traits->samples_rows && !plan_.smoothquant.alpha) return true;
+    return std::any_of(std::find(part.sites.begin(), part.sites.end(), site), part.sites.end(),
+                       [&](SiteId id) {
+                         const std::vector<LinearId>& readers = block.at(id).readers;
+                         return std::any_of(readers.begin(), readers.end(), [&](LinearId reader) {
+                           return rounds_inputs(block, reader) && (id == site || !part.is_output(reader));
+                         });
+                       });
   }
 
   void add_input(std::int64_t channels, bool gram, bool keeps_rows) {
@@ -59,14 +75,30 @@ class SharedSums {
     if (keeps_rows) rows += counted(RowSample::kWanted) * k;
   }
 
+  // The search of a scale, and a look at its rows once more: in the gain as it is stored, or in the units of
+  // what the producer gave.
+  void add_search(const BlockSpec& block, SiteId id) {
+    if (!plan_.traits->searches_by_gram || !can_fold(block, id)) return;
+    const SiteSpec& site = block.at(id);
+    std::vector<std::int64_t> readers;
+    for (const LinearId reader : site.readers)
+      if (is_planned(block, reader)) readers.push_back(block.at(reader).out_features);
+    searched += scale_search_losses(readers, plan_.awq);
+    if (const auto* const made = std::get_if<LinearRows>(&site.producer))
+      searched += counted(block.at(made->rows.linear).out_features);
+    else
+      searched += counted(std::accumulate(readers.begin(), readers.end(), std::int64_t{0}));
+  }
+
   void add_site(const BlockSpec& block, const SublayerSpec& part, SiteId id) {
     const SiteSpec& site = block.at(id);
     const auto planned = [&](LinearId reader) { return is_planned(block, reader); };
     if (std::none_of(site.readers.begin(), site.readers.end(), planned)) return;
+    add_search(block, id);
     const auto* const made = std::get_if<LinearRows>(&site.producer);
     if (made != nullptr && planned(made->rows.linear) && can_fold(block, id))
-      add_input(site.channels, plan_.traits->searches_by_gram, needs_rows_);
-    add_input(site.channels, true, needs_rows_);
+      add_input(site.channels, plan_.traits->searches_by_gram, keeps_rows(block, part, id));
+    add_input(site.channels, true, keeps_rows(block, part, id));
     if (!takes_back_upstream(plan_) || part.shares_what_is_added()) return;
     for (const LinearId reader : site.readers)
       if (part.is_output(reader) && planned(reader))
@@ -83,20 +115,23 @@ class SharedSums {
     const bool reading = std::any_of(all.begin(), all.end(), reads),
                giving = std::any_of(all.begin(), all.end(),
                                     [&](const ExpertSpec&expert) { return planned(expert.output); });
+    const std::vector<LinearId> linears = mixture.linears();
+    const bool keeps =
+        std::any_of(linears.begin(), linears.end(), [&](LinearId id) { return rounds_inputs(block, id); });
     if (reading) {
-      add_input(mixture.hidden, true, rounds_inputs_);
+      add_search(block, mixture.input);
+      for (const ExpertSpec& expert : all) add_search(block, expert.inner);
+      add_input(mixture.hidden, true, keeps);
       for (const ExpertSpec& expert : all)
         if (can_fold(block, expert.inner)) add_input(block.at(expert.inner).channels, true, false);
-      for (std::size_t e = 0; e < mixture.experts.size(); ++e)
-        add_input(mixture.hidden, true, rounds_inputs_);
+      for (std::size_t e = 0; e < mixture.experts.size(); ++e) add_input(mixture.hidden, true, keeps);
     }
     if (giving)
-      for (const ExpertSpec& expert : all) add_input(block.at(expert.inner).channels, true, rounds_inputs_);
+      for (const ExpertSpec& expert : all) add_input(block.at(expert.inner).channels, true, keeps);
   }
 
   const Plan& plan_;
-  std::set<std::string> planned_;
-  bool rounds_inputs_ = false, needs_rows_ = false;
+  std::map<std::string, bool> rounds_inputs_;  // of each planned module
 };
 
 // What rows of all planned linears become, in bytes.
@@ -105,22 +140,16 @@ struct DealtRows {
   double operations = 0;
 };
 
-bool deals_codes(const Plan& plan) { return plan.traits->factorizes && !plan.device_room; }
-
 DealtRows dealt_rows(const Plan& plan) {
-  constexpr std::uint64_t kSampledRows = 256, kJudged = 3;  // rows of a search; looks at each row
   DealtRows dealt;
   for (const PlannedModule& module : plan.modules) {
     const std::uint64_t out = counted(module.out_features), in = counted(module.in_features),
                         groups = counted(module.scheme.groups_of(module.in_features));
+    const bool by_method = chooses_codes(*plan.traits, module.scheme);
     dealt.operations += static_cast<double>(out) * static_cast<double>(in) * static_cast<double>(in);
-    if (deals_codes(plan)) dealt.codes += out * in + out * groups * 5;
-    dealt.losses += kJudged * out * 8;
-    if (plan.traits->searches_by_gram)
-      dealt.losses += std::min(out, kSampledRows) * counted(plan.awq.grid) *
-                      (plan.awq.duo_scaling == AwqOptions::Duo::kBoth ? 2 : 1) * 8;
-    if (plan.traits->clips && plan.awq.clip)
-      dealt.losses += out * groups * clip_options(module.scheme.symmetric) * 8;
+    if (deals_codes(plan, module.scheme)) dealt.codes += out * in + out * groups * 5;
+    // Of plain rounding, of the row itself, and while it is rounded.
+    dealt.losses += (2 * out + rounding_losses(plan, module.scheme, by_method, out, groups)) * 8;
   }
   return dealt;
 }
@@ -193,7 +222,7 @@ Json RankTraffic::to_json(double bytes_per_second) const {
 double dealt_rounding(const Plan& plan, const ModelSpec& spec) {
   if (!plan.needs_calibration) return 0;
   if (!plan.traits->factorizes) return plan.traits->clips && plan.awq.clip ? 1 : 0;
-  if (!deals_codes(plan)) return 0;
+  if (plan.device_room) return 0;
   SharedSums sums(plan);
   for (const BlockSpec& block : spec.blocks) sums.add(block);
   const double rows = dealt_rows(plan).operations;
@@ -211,7 +240,14 @@ RankTraffic rank_traffic(const Plan& plan, const ModelSpec& spec, int ranks) {
     sending.to_all("sampled rows of inputs", sums.rows, 8);
     const DealtRows dealt = dealt_rows(plan);
     sending.made_by_parts("codes and scales", dealt.codes);
-    sending.made_by_parts("what rows lose", dealt.losses);
+    sending.made_by_parts("what rows lose", dealt.losses + sums.searched * 8);
+  }
+  if (const MeasuringWork measured = measuring_work(plan, spec); ranks > 1 && measured.triangles != 0) {
+    sending.to_all("Gram triangles of the measured samples", measured.triangles, kPlaceBytes);
+    sending.to_all("magnitudes of their inputs", measured.magnitudes, kPlaceBytes + 4);
+    sending.made_by_parts("codes and scales of candidates", measured.codes);
+    sending.made_by_parts("what rows lose by each candidate", measured.losses);
+    sending.to_all("divergences of groups", measured.divergences, kPlaceBytes);
   }
   sending.to_first("records of linears", share_of_others(plan.modules.size() * kRecordBytes, ranks));
   return std::move(sending).traffic();

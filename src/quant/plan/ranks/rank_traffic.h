@@ -8,8 +8,9 @@
 // Summed are, of each input of which statistics are taken, the triangle of its Gram matrix, P = K (K + 1) / 2
 // of K channels, and its magnitudes; and [out, K] of an output linear that takes back upstream error.
 // Rows are dealt where they are judged and rounded, and every rank is given what the others made of theirs:
-// (N - 1) times codes and scales of GPTQ on hosts, and an FP64 loss of each row and candidate. Residues of
-// sums (16 bytes each, seldom any) and counts are left out: below a hundredth.
+// (N - 1) times codes and scales of GPTQ on hosts, and an FP64 loss of each row and candidate. The measuring
+// pass of mixed precision has such sums, codes and losses of its own (measuring_work.h). Residues of sums (16
+// bytes each, seldom any) and counts are left out: below a hundredth.
 #pragma once
 #include <cstdint>
 #include <vector>
