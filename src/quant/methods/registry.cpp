@@ -133,7 +133,8 @@ const MethodRow& find_method(const std::vector<std::string>& words, const Method
   });
   if (named == rows().end())
     fail(ErrorKind::kUsage,
-         {listed(words) + " is no method", source, "method", "there are " + known_methods()});
+         {listed(words) + " is no method" + (find_gguf_method(words) ? " without format: gguf" : ""), source,
+          "method", "there are " + known_methods()});
   const MethodRow* const asked = asked_by_option(options);
   if (asked == nullptr) return *named;
   if (asked->words != words)

@@ -6,6 +6,7 @@
 #include "export/output/published_output.h"
 #include "io/digest_cache.h"
 #include "tests/support/failing_io.h"
+#include "tests/support/full_journal_io.h"
 #include "tests/support/killing_io.h"
 #include "tests/unit/export/gguf_fixture.h"
 #include "tests/unit/io/hostile_bytes.h"
@@ -163,17 +164,7 @@ TEST(GgufOutput, KilledAtAnyCallASplitModelEndsWithTheSameBytes) {
 TEST(GgufOutput, ADamagedBlockIsDoneAgainAndAnotherJobIsTold) {
   const TemporaryDirectory disk;
   quantize_small(system_io(), disk / "whole.gguf");
-  class Stops final : public testing::InterceptedIo {
-   public:
-    Stops() : InterceptedIo(system_io()) {}
-
-   private:
-    void before(const char* operation, const Path& path) override {
-      if (std::string_view(operation) == "write" && path.filename() == "journal" && ++records_ == 5)
-        fail(ErrorKind::kIo, "no room");
-    }
-    int records_ = 0;
-  } io;
+  testing::FullJournalIo io(4);
   EXPECT_THROW(quantize_small(io, disk / "m.gguf"), Error);
   expect_refusal(ErrorKind::kUsage, "--restart",
                  [&] { quantize_small(system_io(), disk / "m.gguf", "another"); });

@@ -247,7 +247,7 @@ TEST(RankedSamples, AnotherNumberOfRanksGoesOn) {
       EXPECT_EQ(without_history(done.report), without_history(once.report));
     }
     const testing::SmallJob job = ranked_job(recipe, models / fmt::format("parts{}", ++number));
-    testing::StopsBehindTheFirstBlock io;
+    testing::FullJournalIo io(testing::kRecordsToTheFirstBlock);
     EXPECT_THROW(run_by_ranks(
                      job, checkpoint, before, [](int) {}, io),
                  Error);

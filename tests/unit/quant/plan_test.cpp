@@ -279,6 +279,8 @@ TEST(Plan, SaysWhatItCannotDo) {
   EXPECT_EQ(plan_error("method: [awq, gptq]\n"), "");
   EXPECT_THAT(plan_error("method: [smoothquant, awq]\n"),
               HasSubstr("[smoothquant, awq] is no method; there are rtn,"));
+  EXPECT_THAT(plan_error("method: imatrix\n"),
+              HasSubstr("imatrix is no method without format: gguf; there are rtn,"));
   EXPECT_THAT(plan_error("version: 1\n"), HasSubstr("no method is named"));
   EXPECT_THAT(plan_error("method: awq\nformat: gguf\n"),
               HasSubstr("format 'gguf' is not written by this version"));

@@ -75,7 +75,7 @@ TEST(Resume, StacksKilledAtEveryCall) {
 
 // Leaves the pipeline at the end of the first block.
 void interrupt_after_first_block(const SmallJob& job, const Checkpoint& checkpoint) {
-  StopsBehindTheFirstBlock io;
+  FullJournalIo io(kRecordsToTheFirstBlock);
   EXPECT_THROW(job.run(io, checkpoint), Error);
 }
 

@@ -8,7 +8,7 @@
 #include "export/output/unfinished_output.h"
 #include "io/digest_cache.h"
 #include "quant/pipeline/pipeline.h"
-#include "tests/support/killing_io.h"
+#include "tests/support/full_journal_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
 namespace llmq::testing {
@@ -23,18 +23,8 @@ inline CalibrationSet tiny_samples() {
   return set;
 }
 
-// A journal has room for what the job is and for its first block.
-class StopsBehindTheFirstBlock final : public InterceptedIo {
- public:
-  StopsBehindTheFirstBlock() : InterceptedIo(system_io()) {}
-
- private:
-  void before(const char* operation, const Path& path) override {
-    if (std::string_view(operation) == "write" && path.filename() == "journal" && ++records_ == 3)
-      fail(ErrorKind::kIo, "no room");
-  }
-  int records_ = 0;
-};
+// Of a journal that has room for what the job is and for its first block.
+inline constexpr int kRecordsToTheFirstBlock = 2;
 
 struct SmallJob {
   std::string recipe;
