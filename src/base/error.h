@@ -45,7 +45,7 @@ int exit_code(ErrorKind kind);
 // kResource, others of kInternal.
 Error as_error(const std::exception_ptr& thrown);
 
-// An ErrorDetail as it is written where something fails: views, so that those hundreds of places copy nothing.
+// An ErrorDetail as it is written where something fails: views, so that hundreds of places copy nothing.
 struct ErrorWords {
   std::string_view message, file, where, hint;
 };

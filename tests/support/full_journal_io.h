@@ -1,4 +1,5 @@
-// An Io whose journals have room for so many records: the next one fails, as on a full disk, and so leaves the job where it was.
+// An Io whose journals have room for so many records: the next one fails, as on a full disk, and leaves the
+// job where it was.
 #pragma once
 #include "tests/support/counting_io.h"
 
