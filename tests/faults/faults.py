@@ -146,7 +146,7 @@ FAULTS = [
           [("llmq_unit_quant", "MixedRanks.Bits*")]),
     Fault("as-many-measured-experts-as-each-has-room-for", "src/quant/mixed_precision/sensitivity.cpp", "-most_of(ranks, -std::max<std::int64_t>(1, plan.experts_at_once))",
           "std::max<std::int64_t>(1, plan.experts_at_once)", [("llmq_unit_quant", "MixedRanks.SoAreExperts*")]),
-    Fault("measured-samples-of-one-rank", "src/quant/mixed_precision/sensitivity.cpp", "place.ranks = &ranks;", "", [("llmq_unit_quant", "MixedRanks.Bits*")]),
+    Fault("measured-samples-of-one-rank", "src/quant/mixed_precision/sensitivity.cpp", "place.ranks = &ranks;", "", [("llmq_unit_job", "RankTraffic.WhatRanksSend*")]),
     Fault("half-of-a-double", "src/calibration/joined_sums.cpp", "join_bits<std::uint64_t>(values, ranks);", "(void)ranks;", [("llmq_unit_quant", "MixedRanks.Bits*")]),
     Fault("not-finite-by-every-rank", "src/quant/mixed_precision/sensitivity.cpp", "find_together(ranks_, [&] { check_finite(stats, block, site, source_.checkpoint().path(), context_.compute); });",
           "check_finite(stats, block, site, source_.checkpoint().path(), context_.compute);", [("llmq_unit_quant", "MixedRanks.Activations*")]),
