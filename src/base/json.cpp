@@ -246,7 +246,7 @@ Json::Json(const Json& other) = default;
 Json::Json(Json&& other) noexcept = default;
 Json& Json::operator=(const Json& other) = default;
 Json& Json::operator=(Json&& other) noexcept = default;
-bool Json::operator==(const Json& other) const = default;
+bool Json::operator==(const Json& other) const { return value_ == other.value_; }
 
 Json::Json(const char* s) : value_(std::string(s)) {}
 Json::Json(std::string_view s) : value_(std::string(s)) {}
