@@ -101,11 +101,11 @@ int run_job(const QuantizeOptions& options, const Session& session, std::string&
     const bool computes = !options.dry_run || job->form().outline().chooses_bits;
     return computes ? job->facts() : std::vector<Fact>();
   });
-  if (options.dry_run) job->choose_bits();
-  if (options.dry_run)
-    return session.is_first()
-               ? show_plan(*job, session.shared().size(), network_of(options.network), session.globals.json)
-               : 0;
+  if (options.dry_run) {
+    job->choose_bits();
+    if (!session.is_first()) return 0;
+    return show_plan(*job, session.shared().size(), network_of(options.network), session.globals.json);
+  }
   const JobEnd end = job->run();
   return session.is_first() ? show_end(end, options, session) : 0;
 }

@@ -16,6 +16,13 @@ namespace {
 
 constexpr std::uint64_t kTextBytes = 1u << 20;  // those of complete() and publish() stay far below
 
+// Null where there is none of that name.
+const NamedDigest* digest_named(std::span<const NamedDigest> digests, const std::string& name) {
+  const auto found =
+      std::find_if(digests.begin(), digests.end(), [&](const NamedDigest& one) { return one.name == name; });
+  return found == digests.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const DirectoryContents& contents)
@@ -287,9 +294,8 @@ void ModelDirectory::spread_shards() const {
 void ModelDirectory::gather_shards(std::span<const NamedDigest> found) {
   for (std::size_t s = 0; s < layout_.size(); ++s) {
     if (!is_elsewhere(s, 0)) continue;
-    const auto known = std::find_if(found.begin(), found.end(),
-                                    [&](const NamedDigest& one) { return one.name == name_of(s); });
-    gather_file(ranks_, io_, owners_[s], shard_paths_[s], known == found.end() ? "" : known->sha256);
+    const NamedDigest* const known = digest_named(found, name_of(s));
+    gather_file(ranks_, io_, owners_[s], shard_paths_[s], known == nullptr ? "" : known->sha256);
   }
 }
 
@@ -363,9 +369,8 @@ std::string ModelDirectory::complete(const Json& config,
     for (const auto& file : texts) write_file(file.first, file.second);
     write_file("config.json", config.dump(2) + "\n");
     for (const std::string& name : place_->created()) {
-      const auto known = std::find_if(shards.begin(), shards.end(),
-                                      [&](const NamedDigest& one) { return one.name == name; });
-      digests_.push_back(known != shards.end() ? *known : digests_of(io_, files_, {&name, 1}).front());
+      const NamedDigest* const known = digest_named(shards, name);
+      digests_.push_back(known != nullptr ? *known : digests_of(io_, files_, {&name, 1}).front());
     }
     digest_ = output_digest(digests_);
   }

@@ -11,12 +11,6 @@
 namespace llmq {
 namespace {
 
-constexpr std::uint64_t kLossBytes = 8;
-
-std::uint64_t unsigned_of(std::int64_t value) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
-}
-
 class BlockByBlock {
  public:
   BlockByBlock(const Plan& plan, const ModelSpec& spec)
@@ -62,7 +56,7 @@ class BlockByBlock {
   }
 
   void sum(std::int64_t channels) {
-    const std::uint64_t k = unsigned_of(channels);
+    const std::uint64_t k = counted(channels);
     work_.triangles += k * (k + 1) / 2;
     work_.magnitudes += k;
     work_.by_samples += tokens_ * static_cast<double>(k) * static_cast<double>(k);
@@ -71,11 +65,11 @@ class BlockByBlock {
   void judge(const LinearSpec& linear) {
     const auto found = schemes_.find(linear.module);
     if (found == schemes_.end()) return;
-    const std::uint64_t out = unsigned_of(linear.out_features), in = unsigned_of(linear.in_features);
+    const std::uint64_t out = counted(linear.out_features), in = counted(linear.in_features);
     const double k = static_cast<double>(in), products = static_cast<double>(out) * k * k;
     for (const QuantScheme& scheme : found->second) {
       const bool by_method = plan_.measures_by_method() && chooses_codes(*plan_.traits, scheme);
-      const std::uint64_t groups = unsigned_of(scheme.groups_of(linear.in_features));
+      const std::uint64_t groups = counted(scheme.groups_of(linear.in_features));
       work_.losses += rounding_losses(plan_, scheme, by_method, out, groups) * kLossBytes;
       work_.dealt += 2 * products;
       if (by_method && plan_.traits->clips && plan_.awq.clip)
@@ -85,7 +79,7 @@ class BlockByBlock {
       if (!by_method || !plan_.traits->factorizes) continue;
       work_.by_each += k * k * k;
       if (!deals_codes(plan_, scheme)) continue;
-      work_.codes += out * in + out * groups * 5;
+      work_.codes += dealt_code_bytes(out, in, groups);
       work_.dealt += products;
     }
   }
@@ -109,6 +103,10 @@ std::uint64_t rounding_losses(const Plan& plan, const QuantScheme& scheme, bool 
 bool deals_codes(const Plan& plan, const QuantScheme& scheme) {
   return plan.traits->factorizes && chooses_codes(*plan.traits, scheme) &&
          (!plan.device_room || scheme.scale_form() != ScaleForm::kNumber);
+}
+
+std::uint64_t dealt_code_bytes(std::uint64_t rows, std::uint64_t columns, std::uint64_t groups) {
+  return rows * columns + rows * groups * 5;
 }
 
 MeasuringWork measuring_work(const Plan& plan, const ModelSpec& spec) {

@@ -33,7 +33,14 @@ std::int64_t measured_chunks(const Plan& plan);
 std::uint64_t rounding_losses(const Plan& plan, const QuantScheme& scheme, bool by_method, std::uint64_t rows,
                               std::uint64_t groups);
 
-// Whether the method makes codes of these by columns, on a host, where ranks are dealt their rows.
+inline constexpr std::uint64_t kLossBytes = 8;
+
+// Whether the method makes codes of these by columns, on a host, where ranks are dealt their rows; and what
+// travels then: a byte for each code, and five for the scale and zero point of each group of a row.
 bool deals_codes(const Plan& plan, const QuantScheme& scheme);
+std::uint64_t dealt_code_bytes(std::uint64_t rows, std::uint64_t columns, std::uint64_t groups);
+
+// Of a size, which is never below 0.
+constexpr std::uint64_t counted(std::int64_t size) { return size < 0 ? 0 : static_cast<std::uint64_t>(size); }
 
 }  // namespace llmq

@@ -18,10 +18,6 @@ namespace {
 constexpr std::uint64_t kRecordBytes = 1000;  // measured: what rank 0 is told of a linear
 constexpr std::uint64_t kPlaceBytes = 8;
 
-std::uint64_t counted(std::int64_t value) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
-}
-
 // What the calibration of a block sums up, input by input, as quant/pipeline/block_quantizer.cpp and
 // quant/pipeline/experts/mixture_quantizer.cpp ask for it.
 class SharedSums {
@@ -147,9 +143,9 @@ DealtRows dealt_rows(const Plan& plan) {
                         groups = counted(module.scheme.groups_of(module.in_features));
     const bool by_method = chooses_codes(*plan.traits, module.scheme);
     dealt.operations += static_cast<double>(out) * static_cast<double>(in) * static_cast<double>(in);
-    if (deals_codes(plan, module.scheme)) dealt.codes += out * in + out * groups * 5;
+    if (deals_codes(plan, module.scheme)) dealt.codes += dealt_code_bytes(out, in, groups);
     // Of plain rounding, of the row itself, and while it is rounded.
-    dealt.losses += (2 * out + rounding_losses(plan, module.scheme, by_method, out, groups)) * 8;
+    dealt.losses += (2 * out + rounding_losses(plan, module.scheme, by_method, out, groups)) * kLossBytes;
   }
   return dealt;
 }
@@ -240,7 +236,7 @@ RankTraffic rank_traffic(const Plan& plan, const ModelSpec& spec, int ranks) {
     sending.to_all("sampled rows of inputs", sums.rows, 8);
     const DealtRows dealt = dealt_rows(plan);
     sending.made_by_parts("codes and scales", dealt.codes);
-    sending.made_by_parts("what rows lose", dealt.losses + sums.searched * 8);
+    sending.made_by_parts("what rows lose", dealt.losses + sums.searched * kLossBytes);
   }
   if (const MeasuringWork measured = measuring_work(plan, spec); ranks > 1 && measured.triangles != 0) {
     sending.to_all("Gram triangles of the measured samples", measured.triangles, kPlaceBytes);
