@@ -70,6 +70,9 @@ UnfinishedOutput::UnfinishedOutput(Io& io, const OutputTarget& target) : io_(io)
   target_.directory = tidy_path(target.directory);
   directory_ = unfinished_place(target);
   check_target();
+  if (!io_.read_link(directory_).empty())
+    fail(ErrorKind::kUsage, {"is a symbolic link", directory_.string(), {}, "remove it"});
+  io_.make_directory(directory_);  // what stands in its place stays there
   try {
     take_lock();
     recover();
@@ -82,14 +85,11 @@ UnfinishedOutput::UnfinishedOutput(Io& io, const OutputTarget& target) : io_(io)
 }
 
 void UnfinishedOutput::take_lock() {
-  if (!io_.read_link(directory_).empty())
-    fail(ErrorKind::kUsage, {"is a symbolic link", directory_.string(), {}, "remove it"});
-  const std::string self = lock_words();
   for (int attempts = 0; lock_ == nullptr; ++attempts) {
     io_.make_directory(directory_);
     std::string holder;
     try {
-      lock_ = io_.lock(place(kLock), self, holder);
+      lock_ = io_.lock(place(kLock), lock_words(), holder);
     } catch (const Error&) {
       // Its last holder may just have removed the directory.
       if (attempts == 8 || io_.is_directory(directory_)) throw;

@@ -132,6 +132,18 @@ TEST(ModelDirectory, LeavesAloneWhatItDidNotWrite) {
 }
 
 // The second is told who holds the lock; once that one is dead its lock is taken over.
+// A name that somebody else uses is refused and left to them.
+TEST(ModelDirectory, LeavesAloneWhatStandsInThePlaceOfTheUnfinished) {
+  const TemporaryDirectory disk;
+  disk.write("file.unfinished", "mine");
+  system_io().make_link("elsewhere", disk / "link.unfinished");
+  for (const char* name : {"file", "link"})
+    EXPECT_NE(kind_of([&] { write_output(system_io(), {disk / name}); }), ErrorKind::kInternal) << name;
+  EXPECT_EQ(disk.read("file.unfinished"), "mine");
+  EXPECT_EQ(system_io().read_link(disk / "link.unfinished"), "elsewhere");
+  EXPECT_THAT(names_in(disk / "."), ::testing::UnorderedElementsAre("file.unfinished", "link.unfinished"));
+}
+
 TEST(ModelDirectory, OneJobAtATime) {
   const TemporaryDirectory disk;
   std::string message;
