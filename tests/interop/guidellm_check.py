@@ -1,6 +1,10 @@
 """GuideLLM sweeps over the rates of `llmq serve` with synthetic texts: each request is answered, in the lengths that were asked for.   guidellm_check.py LLMQ WORK
 
-The model is tinystories-656k. LLMQ_GUIDELLM_SECONDS (1) is the time of each rate, of which the first is one request after another and the second is all at once.
+The model is tinystories-656k. LLMQ_GUIDELLM_REQUESTS (24) is the number of requests at each rate, of which the first is one request after another and the second is
+all at once: a number, not a time, in which a busy machine might answer none.
+
+Eight texts are made ahead. By itself GuideLLM makes 4,096, and where a rate ends before they are made, the process that makes them waits for ever for a reader of a
+full pipe, and the sweep for that process: seen in 1 of 2 runs beside six busy loops on two cores.
 """
 import json, os, pathlib, subprocess, sys
 
@@ -9,12 +13,13 @@ from peer import expect, finish
 from server import MODEL, Server
 
 program, work = sys.argv[1:3]
-GUIDELLM, SECONDS = os.path.join(os.path.dirname(sys.executable), "guidellm"), os.environ.get("LLMQ_GUIDELLM_SECONDS", "1")
+GUIDELLM, REQUESTS = os.path.join(os.path.dirname(sys.executable), "guidellm"), os.environ.get("LLMQ_GUIDELLM_REQUESTS", "24")
 PROMPT, OUTPUT, RATES = 48, 24, 4
 
 server = Server(program, MODEL, "--max-num-seqs", "16")
 command = [GUIDELLM, "run", "--backend", f"kind=openai_http,target={server.facts['url']},request_format=/v1/completions", "--profile", f"kind=sweep,sweep_size={RATES}",
-           "--constraint", f"kind=max_duration,seconds={SECONDS}", "--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={OUTPUT}",
+           "--constraint", f"kind=max_requests,count={REQUESTS}", "--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={OUTPUT}",
+           "--data-loader", "kind=pytorch,prefetch_factor=8",
            "--tokenizer", f"kind=huggingface_auto,model={MODEL}", "--output", f"kind=json,path={work}/sweep.json", "--disable-console"]
 done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "1",
                                                                                "GUIDELLM__MP_CONTEXT_TYPE": "forkserver"}, timeout=600)
