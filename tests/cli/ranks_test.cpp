@@ -1,5 +1,5 @@
 // `--ranks` as far as no MPI is needed: what is taken for a launcher, and what is refused. The variables are
-// those that launchers set; tests/cli/check_ranks.py has real ones.
+// those that launchers set; tests/cli/ranks has real ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
