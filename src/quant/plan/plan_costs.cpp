@@ -5,6 +5,7 @@
 
 #include "export/formats/packed_formats.h"
 #include "export/output/packed_writer.h"
+#include "quant/methods/awq/scale_search.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/peak_memory.h"
 
@@ -57,35 +58,40 @@ std::map<LinearId, double> shares_of_rows(const BlockSpec& block) {
   return shares;
 }
 
+// Twice for each multiplication with its addition: forward products (once for the statistics of the inner
+// input, once by quantized weights), the triangles of Gram matrices, quadratic forms of rows, the factor of an
+// input and its rows' feedback. Linears that stay as they are count as the others.
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {
   if (!plan.needs_calibration) return 0;
+  constexpr double kLosses = 4;  // of each row, by its method's candidates and for the report
   const double all_tokens =
       static_cast<double>(plan.calibration.samples) * static_cast<double>(plan.calibration.sequence_length);
-  const double candidates =
-      static_cast<double>(plan.awq.grid) * (plan.awq.duo_scaling == AwqOptions::Duo::kBoth ? 2 : 1);
   double flops = 0;
   for (const BlockSpec& block : spec.blocks) {
-    std::map<SiteId, double> rows;
     const std::map<LinearId, double> shares = shares_of_rows(block);
     const auto tokens_of = [&](const LinearSpec& linear) {
       const auto found = shares.find(linear.id);
       return all_tokens * (found == shares.end() ? 1 : found->second);
     };
+    struct Input {
+      double channels = 0, tokens = 0;
+      std::vector<std::int64_t> readers;  // rows of each
+    };
+    std::map<SiteId, Input> inputs;
     for (const LinearSpec& linear : block.linears) {
-      const double tokens = tokens_of(linear);
       const double n = static_cast<double>(linear.out_features), k = static_cast<double>(linear.in_features);
       const bool last = block.sublayer_of(linear.site).is_output(linear.id);
-      flops += 2 * n * k * tokens * (last ? 1 : 2);  // once for the inner input's statistics, once quantized
-      rows[linear.site] += n;
-      flops += 4 * 2 * n * k * k;  // losses of every row
+      flops += 2 * n * k * tokens_of(linear) * (last ? 1 : 2);
+      flops += 2 * n * k * k * (kLosses + (plan.traits->factorizes ? 1 : 0));
+      Input& input = inputs.try_emplace(linear.site, Input{k, tokens_of(linear), {}}).first->second;
+      input.readers.push_back(linear.out_features);
     }
-    for (const LinearSpec& linear : block.linears) {
-      if (rows.count(linear.site) == 0) continue;
-      const double k = static_cast<double>(linear.in_features);
-      flops += k * k * tokens_of(linear);  // one triangle
-      flops += (candidates * std::min(rows[linear.site], 256.0) + 4 * rows[linear.site]) * 2 * k *
-               k;  // scale search
-      rows.erase(linear.site);
+    for (const auto& [site, input] : inputs) {
+      const double square = input.channels * input.channels;
+      flops += square * input.tokens;  // one triangle
+      if (plan.traits->searches_by_gram)
+        flops += static_cast<double>(scale_search_losses(input.readers, plan.awq)) * 2 * square;
+      if (plan.traits->factorizes) flops += square * input.channels;  // the factor, and that of its inverse
     }
     if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)  // of each expert's own rows
       flops += mixture->top_k * all_tokens * static_cast<double>(mixture->hidden * mixture->hidden);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "export/convert.h"
+#include "quant/methods/awq/scale_search.h"
 #include "quant/plan/plan_costs.h"
 #include "tests/support/temporary_directory.h"
 
@@ -337,6 +338,30 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
 TEST(Plan, ChunksDependOnTheRecipeAlone) {
   EXPECT_EQ(plan_for("method: awq\n").chunk_tokens, 4096);
   EXPECT_EQ(plan_for("method: awq\ncalibration: {sequence_length: 300}\n").chunk_tokens, 3900);
+}
+
+// A search asks for losses of rows; error feedback takes a factor of each input and one product more of each
+// row. The small model has two blocks of seven linears with four inputs.
+TEST(Plan, OperationsAreThoseOfItsMethod) {
+  const auto flops = [](const char* recipe) { return costs_of(plan_for(recipe)).flops; };
+  const Plan plan = plan_for("method: gptq\n");
+  double feedback = 0, searches = 0;
+  const auto rows = [&](int linear) {
+    return plan.modules.at(static_cast<std::size_t>(linear)).out_features;
+  };
+  for (const PlannedModule& module : plan.modules)
+    feedback += 2.0 * static_cast<double>(module.out_features * module.in_features * module.in_features);
+  const std::vector<std::vector<std::int64_t>> readers = {
+      {rows(0), rows(1), rows(2)}, {rows(3)}, {rows(4), rows(5)}, {rows(6)}};
+  for (std::size_t input = 0; input < readers.size(); ++input) {
+    const double channels = input == 3 ? 384 : 128;
+    feedback += 2 * channels * channels * channels;
+    searches += 2 * 2 * channels * channels * static_cast<double>(scale_search_losses(readers[input], {}));
+  }
+  const double neither = flops("method: smoothquant\n");
+  EXPECT_NEAR(flops("method: gptq\n") / (neither + feedback), 1, 1e-12);
+  EXPECT_NEAR(flops("method: awq\n") / (neither + searches), 1, 1e-12);
+  EXPECT_EQ(flops("method: rtn\n"), 0);
 }
 
 }  // namespace
