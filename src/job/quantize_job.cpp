@@ -131,9 +131,9 @@ std::optional<PublishedOutput> QuantizeJob::find_unchanged() {
 // What rank 0 finds that an interrupted run measured, on every rank: all measure, or none does.
 Json QuantizeJob::known_measures() const {
   Ranks& ranks = settings_.ranks();
-  std::string found;
-  first_begins(ranks, [&] { found = measured_before(io_, target()).dump(); });
-  return Json::parse(broadcast_text(ranks, 0, found), "journal");
+  Json found;
+  first_begins(ranks, [&] { found = measured_before(io_, target()); });
+  return broadcast_json(ranks, 0, found);
 }
 
 JobEnd QuantizeJob::run() {

@@ -136,8 +136,7 @@ void begin_together(Ranks& ranks, const std::function<void()>& prepare,
   for (const Fact& fact : known) list.push_back(Json::array({fact.name, fact.value, fact.hint}));
   const std::string mine = Json::object({{"host", host_name()}, {"error", error}, {"facts", list}}).dump();
   const std::vector<RankBytes> documents = ranks.gather(0, std::as_bytes(std::span(mine)));
-  const std::string verdict = broadcast_text(ranks, 0, ranks.rank() == 0 ? verdict_of(documents).dump() : "");
-  const Json refusal = Json::parse(verdict, "rank 0");
+  const Json refusal = broadcast_json(ranks, 0, ranks.rank() == 0 ? verdict_of(documents) : Json());
   if (refusal.is_null()) return;
   throw RanksRefused(kind_named(refusal.at("kind").as_string()),
                      {refusal.at("message").as_string(), refusal.at("file").as_string(),

@@ -20,6 +20,11 @@ std::string broadcast_text(Ranks& ranks, int from, std::string_view text) {
   return said;
 }
 
+Json broadcast_json(Ranks& ranks, int from, const Json& document) {
+  return Json::parse(broadcast_text(ranks, from, ranks.rank() == from ? document.dump() : std::string()),
+                     "a rank");
+}
+
 std::vector<std::vector<Json>> gathered_lists(Ranks& ranks, const Json& list) {
   const std::string own = list.dump();
   std::vector<std::vector<Json>> all;
@@ -35,15 +40,18 @@ std::vector<Json> gathered_items(Ranks& ranks, const Json& list) {
   return all;
 }
 
+std::vector<std::int64_t> given_by_all(Ranks& ranks, std::int64_t own) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks.size()));
+  const std::vector<RankBytes> given = ranks.gather(0, std::as_bytes(std::span(&own, 1)));
+  for (std::size_t rank = 0; rank < given.size(); ++rank)
+    std::memcpy(&all[rank], given[rank].data(), sizeof own);
+  ranks.broadcast(0, std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
 std::int64_t most_of(Ranks& ranks, std::int64_t own) {
-  std::int64_t most = own;
-  for (const RankBytes& bytes : ranks.gather(0, std::as_bytes(std::span(&own, 1)))) {
-    std::int64_t theirs = 0;
-    std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    most = std::max(most, theirs);
-  }
-  ranks.broadcast(0, std::as_writable_bytes(std::span(&most, 1)));
-  return most;
+  const std::vector<std::int64_t> all = given_by_all(ranks, own);
+  return *std::max_element(all.begin(), all.end());
 }
 
 }  // namespace llmq

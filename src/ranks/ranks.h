@@ -64,12 +64,14 @@ class OneRank final : public Ranks {
 Ranks& alone();
 inline Ranks& or_alone(Ranks* given) { return given == nullptr ? alone() : *given; }
 
-// The text of rank `from`, on every rank, whatever `text` is on the others.
+// The text or document of rank `from`, on every rank, whatever the others give.
 std::string broadcast_text(Ranks& ranks, int from, std::string_view text);
+Json broadcast_json(Ranks& ranks, int from, const Json& document);
 // The list of each rank, by rank, at rank 0; elsewhere nothing. And the items of all of them, rank by rank.
 std::vector<std::vector<Json>> gathered_lists(Ranks& ranks, const Json& list);
 std::vector<Json> gathered_items(Ranks& ranks, const Json& list);
-// The largest of what the ranks give, on every rank.
+// What each rank gives, by rank, on every rank. And the largest of it.
+std::vector<std::int64_t> given_by_all(Ranks& ranks, std::int64_t own);
 std::int64_t most_of(Ranks& ranks, std::int64_t own);
 
 }  // namespace llmq

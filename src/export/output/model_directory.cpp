@@ -252,8 +252,7 @@ std::vector<Json> ModelDirectory::share_committed(Committed what) {
   std::vector<Json> findings;
   if (ranks_.size() == 1) return findings;
   std::vector<Json> records = records_.take(what);
-  if (places_.count() > 1)
-    records = Json::parse(broadcast_text(ranks_, 0, Json(Json::Array(records)).dump()), "rank 0").items();
+  if (places_.count() > 1) records = broadcast_json(ranks_, 0, Json(Json::Array(std::move(records)))).items();
   for (const Json& record : records) {
     if (place_) place_->add_block(record);
     if (is_first()) findings.push_back(record.at("findings"));

@@ -1,24 +1,11 @@
 #include "export/output/output_places.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "ranks/agreement.h"
 
 namespace llmq {
-namespace {
-
-// What each rank gives, by rank, on every rank.
-std::vector<std::int64_t> given_by_all(Ranks& ranks, std::int64_t own) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks.size()));
-  const std::vector<RankBytes> given = ranks.gather(0, std::as_bytes(std::span(&own, 1)));
-  for (std::size_t rank = 0; rank < given.size(); ++rank)
-    std::memcpy(&all[rank], given[rank].data(), sizeof own);
-  ranks.broadcast(0, std::as_writable_bytes(std::span(all)));
-  return all;
-}
-
-}  // namespace
 
 int OutputPlaces::dealt_to(int place, std::size_t shard) const {
   const std::size_t rank = shard % of_rank.size();
@@ -67,9 +54,7 @@ std::vector<Json> longest_records(Ranks& ranks, const OutputPlaces& places, std:
     const std::vector<std::int64_t> counts = given_by_all(ranks, static_cast<std::int64_t>(own.size()));
     from = static_cast<int>(std::max_element(counts.begin(), counts.end()) - counts.begin());
   }
-  const bool gives = ranks.rank() == from;
-  const std::string text = broadcast_text(ranks, from, gives ? Json(Json::Array(own)).dump() : "");
-  return gives ? own : Json::parse(text, "a journal").items();
+  return broadcast_json(ranks, from, Json(Json::Array(std::move(own)))).items();
 }
 
 std::vector<int> deal_shards(Ranks& ranks, const OutputPlaces& places, std::size_t shards,
