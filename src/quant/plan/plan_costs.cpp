@@ -58,9 +58,9 @@ std::map<LinearId, double> shares_of_rows(const BlockSpec& block) {
   return shares;
 }
 
-// Twice for each multiplication with its addition: forward products (once for the statistics of the inner
-// input, once by quantized weights), the triangles of Gram matrices, quadratic forms of rows, the factor of an
-// input and its rows' feedback. Linears that stay as they are count as the others.
+// Two for each multiplication with its addition: forward products (once for the statistics of the inner
+// input, once by quantized weights), triangles of Gram matrices, quadratic forms of rows, the factor of an
+// input and the feedback of its rows. Linears that stay as they are count as the others.
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {
   if (!plan.needs_calibration) return 0;
   constexpr double kLosses = 4;  // of each row, by its method's candidates and for the report
