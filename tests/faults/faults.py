@@ -81,8 +81,10 @@ FAULTS = [
     Fault("records-of-any-bytes-count", "src/export/output/model_directory.cpp", "fit = static_cast<std::size_t>(-most_of(ranks_, -static_cast<std::int64_t>(fit)));", "fit = records.size();",
           [("llmq_unit_quant", "Resume.ADamagedBlock*")]),
     # Directories of each node's own.
-    Fault("all-see-rank-0s-directory", "src/export/output/output_places.cpp", "place < 0 && sees_probe(io, target, probe)", "place < 0", [("llmq_unit_job", "Places.Rounding*")]),
-    Fault("no-place-of-its-own-member", "src/export/output/output_places.cpp", "place < 0 && sees_probe(io, target, probe)", "false", [("llmq_unit_job", "Places.Rounding*")]),
+    Fault("all-see-rank-0s-directory", "src/export/output/output_places.cpp", "place < 0 && is_seen(io, probe_place(target, probe))", "place < 0", [("llmq_unit_job", "Places.Rounding*")]),
+    Fault("late-names-are-another-place", "src/export/output/output_places.cpp", "if (io.exists(path)) return true;", "return io.exists(path);",
+          [("llmq_unit_job", "Places.ADirectoryWhoseNames*")]),
+    Fault("no-place-of-its-own-member", "src/export/output/output_places.cpp", "place < 0 && is_seen(io, probe_place(target, probe))", "false", [("llmq_unit_job", "Places.Rounding*")]),
     Fault("a-shard-goes-on-where-least-is", "src/export/output/output_places.cpp", "if (holds(place) > holds(best)) best = place;", "if (holds(place) < holds(best)) best = place;",
           [("llmq_unit_export", "OutputPlaces.AShardGoesOn*"), ("llmq_unit_job", "Places.CalibrationGoesOn*")]),
     Fault("only-rank-0-remembers", "src/export/output/output_places.cpp", "from = static_cast<int>(std::max_element(counts.begin(), counts.end()) - counts.begin());", "from = 0;",

@@ -1,11 +1,34 @@
 #include "export/output/output_places.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "base/parent_path.h"
 #include "ranks/agreement.h"
 
 namespace llmq {
+namespace {
+
+constexpr std::chrono::seconds kPatience{70};  // NFS remembers for 60 at most, unless it is told to
+constexpr std::chrono::milliseconds kPause{50};
+
+// Whether it is there by now. A network's file system may remember that a name which another machine made
+// since was not there. To open the directory above is what makes NFS ask again; for others the name is in the
+// list until it is forgotten that it was not.
+bool is_seen(Io& io, const Path& path) {
+  if (io.exists(path)) return true;
+  const Path above = parent_of(path);
+  if (above == path || !is_seen(io, above) || !io.is_directory(above)) return false;
+  const std::vector<std::string> names = io.list(above);
+  if (!std::binary_search(names.begin(), names.end(), path.filename().string())) return false;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!io.exists(path) && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(kPause);
+  return io.exists(path);
+}
+
+}  // namespace
 
 int OutputPlaces::dealt_to(int place, std::size_t shard) const {
   const std::size_t rank = shard % of_rank.size();
@@ -32,7 +55,7 @@ OutputPlaces find_places(Io& io, const OutputTarget& target, std::optional<Unfin
     });
     probe = ranks.size() > 1 ? broadcast_text(ranks, lead, probe) : probe;
     begin_together(ranks, [&] {
-      if (leads || (place < 0 && sees_probe(io, target, probe)))
+      if (leads || (place < 0 && is_seen(io, probe_place(target, probe))))
         place = static_cast<std::int64_t>(places.count());
     });
     places.leads.push_back(lead);

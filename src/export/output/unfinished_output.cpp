@@ -144,9 +144,8 @@ void UnfinishedOutput::remove_probe() {
 }
 
 Path unfinished_files(const OutputTarget& target) { return unfinished_place(target) / kFiles; }
-
-bool sees_probe(Io& io, const OutputTarget& target, const std::string& probe) {
-  return io.exists(unfinished_place(target) / probe);
+Path probe_place(const OutputTarget& target, const std::string& probe) {
+  return unfinished_place(target) / probe;
 }
 
 std::vector<Json> UnfinishedOutput::blocks() const {

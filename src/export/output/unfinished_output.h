@@ -38,7 +38,7 @@ class UnfinishedOutput {
   UnfinishedOutput& operator=(const UnfinishedOutput&) = delete;
 
   Path files() const;
-  // A file beside files(), of a name that nobody has asked for before, for sees_probe() of other ranks. It
+  // A file beside files(), of a name that nobody has asked for before, for other ranks to look for. It
   // goes with the next call, or with this.
   std::string lay_probe();
   void remove_probe();
@@ -91,9 +91,9 @@ class UnfinishedOutput {
   bool published_ = false;
 };
 
-// files() of the output that some process makes here; and whether it shows the probe that this one laid.
+// files() of the output that some process makes here; and where the probe lies that it laid.
 Path unfinished_files(const OutputTarget& target);
-bool sees_probe(Io& io, const OutputTarget& target, const std::string& probe);
+Path probe_place(const OutputTarget& target, const std::string& probe);
 
 // OutputTarget::measured of the interrupted run of the same job; null where there is none.
 Json measured_before(Io& io, const OutputTarget& target);

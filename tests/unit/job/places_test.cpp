@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "job/conversion_job.h"
@@ -50,6 +52,23 @@ class WatchedIo final : public testing::InterceptedIo {
   void before(const char* operation, const Path& path) override { see_(operation, path); }
   std::function<void(const std::string&, const Path&)> see_;
   std::uint64_t room_ = 0;
+};
+
+// Of names in the making, a network's file system as another machine sees it: what was not there is not there
+// until somebody lists the directory above.
+class LateNamesIo final : public testing::InterceptedIo {
+ public:
+  LateNamesIo() : InterceptedIo(system_io()) {}
+  bool exists(const Path& path) override {
+    const bool in_the_making = path.string().find(".unfinished") != std::string::npos;
+    return InterceptedIo::exists(path) && (!in_the_making || listed_.count(path.parent_path()) != 0);
+  }
+
+ private:
+  void before(const char* operation, const Path& path) override {
+    if (std::string_view(operation) == "list") listed_.insert(path);
+  }
+  std::set<Path> listed_;
 };
 
 class Places : public ::testing::Test {
@@ -198,6 +217,15 @@ TEST_F(Places, OneDirectoryCostsNothingMore) {
       gathered += static_cast<double>(std::filesystem::file_size(output(0, "far") / shard));
   EXPECT_GT(gathered, 1e5);
   EXPECT_NEAR((told(far) - told(near)) / gathered, 1, 0.1);
+}
+
+TEST_F(Places, ADirectoryWhoseNamesComeLateIsOne) {
+  RankWork late = work("late", kRounded, {0, 0, 0});
+  std::vector<std::unique_ptr<LateNamesIo>> ios;
+  for (int rank = 0; rank < 3; ++rank) ios.push_back(std::make_unique<LateNamesIo>());
+  late.io = [&](int rank) -> Io& { return rank == 0 ? system_io() : *ios[static_cast<std::size_t>(rank)]; };
+  EXPECT_EQ(job_by_ranks(late, 3).at("digest").as_string(), whole(kRounded));
+  expect_gathered("late", {0, 0, 0}, whole(kRounded));
 }
 
 TEST_F(Places, OtherNodesGoOn) {
