@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "export/adapter_fold.h"
 #include "export/conversion_steps.h"
 #include "export/dense_values.h"
@@ -294,9 +295,26 @@ void check_conversion(const ConvertRequest& request) {
                                    "fold it first, then convert"});
 }
 
+namespace {
+
+void tell_of_rounded_inputs(const ConvertRequest& request, const PackedModules& packed) {
+  const bool weights_alone =
+      is_one_file(request.to) || request.to == "safetensors" || request.to == kMlxFormat;
+  const auto rounds = [](const PlannedModule& module) { return module.scheme.rounds_inputs(); };
+  const auto first = std::find_if(packed.modules.begin(), packed.modules.end(), rounds);
+  if (!weights_alone || first == packed.modules.end() || ranks_of(request.target).rank() != 0) return;
+  Log::get().warn(fmt::format(
+      "{}: {} linears round their inputs ({}); --to {} writes their weights alone, which meet inputs as they "
+      "are",
+      request.source, std::count_if(first, packed.modules.end(), rounds), first->scheme.text(), request.to));
+}
+
+}  // namespace
+
 ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
   check_conversion(request);
   const PackedModules packed = read_packed_modules(checkpoint);
+  tell_of_rounded_inputs(request, packed);
   ConvertReport report;
   report.source = request.source;
   report.destination = request.target.directory.string();

@@ -171,6 +171,23 @@ TEST_F(ConvertTest, WhatAContainerHasNoPlaceForIsRefused) {
   EXPECT_THAT(refusal(disk_ / "packed", disk_ / "awq", "awq").what(), HasSubstr("4-bit codes, not 8-bit"));
 }
 
+// Numbers without a scheme have other outputs than linears that round their inputs.
+TEST_F(ConvertTest, SaysWhereInputsAreNoLongerRounded) {
+  const auto said = [&](const char* to) {
+    ::testing::internal::CaptureStderr();
+    run(disk_ / "packed", disk_ / to, "safetensors");
+    return ::testing::internal::GetCapturedStderr();
+  };
+  QuantScheme scheme = scheme_of(8, 0, true, DType::kBF16);
+  pack("compressed-tensors", scheme);
+  EXPECT_EQ(said("weights"), "");
+  scheme.granularity = Granularity::kChannel;
+  scheme.activation_bits = 8;
+  scheme.activation_scale = ActivationScale::kToken;
+  const std::size_t linears = pack("compressed-tensors", scheme).size();
+  EXPECT_THAT(said("inputs"), HasSubstr(fmt::format("packed: {} linears round their inputs (w8a8", linears)));
+}
+
 // Full-range symmetric scales may be negative: every container keeps the sign.
 TEST_F(ConvertTest, NegativeScalesKeepTheirSign) {
   const Checkpoint checkpoint = open_checkpoint(system_io(), source_);
