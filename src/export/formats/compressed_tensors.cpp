@@ -199,6 +199,7 @@ const PackedFormatRow kCompressedTensorsFormat = {
     .config = compressed_config,
     .refusal = compressed_refusal,
     .float4 = true,
+    .float8 = true,
     .column_groups_warning =
         "gptq.order act stores a group per column, which compressed-tensors 0.19 and later and vLLM 0.33 do "
         "not read: order: gar is read by all",

@@ -47,6 +47,7 @@ const PackedFormatRow kDenseFormat = {.name = "safetensors",
                                       .config = dense_config,
                                       .refusal = dense_refusal,
                                       .float4 = true,
+                                      .float8 = true,
                                       .dense = true,
                                       .packing_bytes = 4};
 

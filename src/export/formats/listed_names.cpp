@@ -155,4 +155,11 @@ std::vector<std::string> awq_ignore(const ListedModules& listed) {
   return names;
 }
 
+std::vector<std::string> modelopt_ignore(const ListedModules& listed) {
+  std::vector<std::string> names = awq_ignore(listed);
+  for (const std::string& part : part_names(listed))
+    for (const char* above : {"", "model."}) names.push_back(above + part + ".*");
+  return names;
+}
+
 }  // namespace llmq

@@ -53,5 +53,7 @@ std::string compressed_target(const std::string& module, const WrapperSpec* wrap
 std::vector<std::string> compressed_ignore(const ListedModules& listed);
 // Ends and beginnings of names, which is what AWQ's loaders compare.
 std::vector<std::string> awq_ignore(const ListedModules& listed);
+// A shell's wildcards over whole names: TensorRT-LLM asks of each module, those inside a part too.
+std::vector<std::string> modelopt_ignore(const ListedModules& listed);
 
 }  // namespace llmq

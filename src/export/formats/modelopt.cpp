@@ -98,7 +98,7 @@ Json modelopt_config(const ListedModules& listed) {
     if (is_nvfp4(m.scheme)) layer["group_size"] = kNvfp4Group;
     layers[m.module] = std::move(layer);
   }
-  Json config = Json::object({{"ignore", text_list(awq_ignore(listed))},
+  Json config = Json::object({{"ignore", text_list(modelopt_ignore(listed))},
                               {"producer", Json::object({{"name", "llmq"}})},
                               {"quant_method", "modelopt"}});
   if (algorithms.size() > 1) {
@@ -173,6 +173,7 @@ const PackedFormatRow kModeloptFormat = {.name = "modelopt",
                                          .config_copy = "hf_quant_config.json",
                                          .config_file = modelopt_config_file,
                                          .float4 = true,
+                                         .float8 = true,
                                          .packing_bytes = 3,
                                          .tower_refusal = "format modelopt is written of decoders alone",
                                          .kv_cache_scheme = modelopt_kv_cache,

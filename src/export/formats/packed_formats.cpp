@@ -63,7 +63,8 @@ namespace {
 
 std::optional<std::string> refusal_of(const PackedFormatRow& row, const PlannedModule& module,
                                       const PlannedModule& first) {
-  if (module.scheme.weight_type == WeightType::kFloat4 && !row.float4)
+  const WeightType type = module.scheme.weight_type;
+  if ((type == WeightType::kFloat4 && !row.float4) || (type == WeightType::kFloat8 && !row.float8))
     return fmt::format("format {} has no place for codes of scheme {}", row.name, module.scheme.text());
   return row.refusal(module, first);
 }

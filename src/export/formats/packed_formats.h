@@ -49,6 +49,7 @@ struct PackedFormatRow {
   std::string_view config_copy = {};
   Json (*config_file)(const Json& quantization_config) = nullptr;
   bool float4 = false;   // stores codes of E2M1 (WeightType::kFloat4)
+  bool float8 = false;   // and of E4M3 (WeightType::kFloat8)
   bool stacked = false;  // tensors of linears are parts of stacks (export/output/stack_assembly.h)
   bool dense = false;    // not packed at all: no quantization_config, and kept columns have a place
   std::uint64_t packing_bytes = 2;  // of a weight, at most, while pack() works: what it makes, and its copies

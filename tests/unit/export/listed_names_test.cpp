@@ -92,6 +92,8 @@ TEST(ListedNames, BlocksBehindTheLastAreLeftAlone) {
        {"model.layers.4.mlp.up_proj", "model.layers.6.mlp.up_proj", "model.layers.3.mlp.gate_proj"})
     EXPECT_FALSE(any_fits({ignore.front()}, packed)) << packed;
   EXPECT_THAT(awq_ignore(listed), ElementsAre("layers.46", "model.layers.46", dense.front()));
+  EXPECT_THAT(modelopt_ignore(listed),
+              ElementsAre("layers.46", "model.layers.46", dense.front(), "layers.46.*", "model.layers.46.*"));
 }
 
 PlannedModule packed_as(const std::string& name, int bits) {

@@ -335,6 +335,16 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
       HasSubstr("--memory-limit " + std::to_string((needed(filed) + 999'999) / 1'000'000) + "MB would do"));
 }
 
+TEST(Plan, CodesOfE4m3AreNoIntegersOfOtherFormats) {
+  for (const std::string format : {"gptq", "gptq_v2", "awq", "mlx", "mxfp4"})
+    EXPECT_THAT(plan_error("method: rtn\nscheme: mxfp8a16\nformat: " + format + "\n"),
+                HasSubstr("format " + format))
+        << format;
+  EXPECT_THAT(plan_error("method: rtn\nscheme: mxfp8a16\nformat: gptq\n"),
+              HasSubstr("format gptq has no place for codes of scheme mxfp8a16"));
+  EXPECT_EQ(plan_error("method: rtn\nscheme: mxfp8a16\n"), "");
+}
+
 TEST(Plan, ChunksDependOnTheRecipeAlone) {
   EXPECT_EQ(plan_for("method: awq\n").chunk_tokens, 4096);
   EXPECT_EQ(plan_for("method: awq\ncalibration: {sequence_length: 300}\n").chunk_tokens, 3900);
