@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "export/formats/fused_linears.h"
+#include "export/formats/listed_names.h"
 #include "export/formats/loader_rows.h"
 #include "export/formats/packed_formats.h"
 
@@ -116,6 +117,15 @@ std::string fusion_complaint(std::span<const PlannedModule> modules) {
     if (parts.found != parts.wanted)
       return fmt::format("{} becomes part of {} there, whose other parts are not quantized",
                          parts.first->module, name);
+  std::map<std::string, const PlannedModule*> mixtures;  // the first of each layer's experts
+  for (const PlannedModule& m : modules) {
+    const std::string experts = experts_of(m.module);
+    if (experts.empty()) continue;
+    const PlannedModule& first = *mixtures.try_emplace(experts, &m).first->second;
+    if (!(first.scheme == m.scheme))
+      return fmt::format("{} and {} are of experts that run as one there and have different schemes",
+                         first.module, m.module);
+  }
   return "";
 }
 

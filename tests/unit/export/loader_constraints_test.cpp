@@ -186,6 +186,17 @@ TEST(LoaderConstraints, FusedLinearsMustAgree) {
   EXPECT_THAT(verdict("compressed-tensors", modules, "vLLM").reason, HasSubstr("gate_up_proj"));
 }
 
+TEST(LoaderConstraints, VllmRunsTheExpertsOfALayerAsOne) {
+  std::vector<PlannedModule> modules;
+  for (const int expert : {0, 1})
+    for (const char* part : {"gate_proj", "up_proj", "down_proj"})
+      modules.push_back({fmt::format("model.layers.3.mlp.experts.{}.{}", expert, part),
+                         scheme_of(4, 128, true), 1024, 1024});
+  EXPECT_TRUE(verdict("compressed-tensors", modules, "vLLM").fits);
+  for (const std::size_t down : {2, 5}) modules[down].scheme = scheme_of(8, 128, true);
+  EXPECT_THAT(verdict("compressed-tensors", modules, "vLLM").reason, HasSubstr("experts that run as one"));
+}
+
 TEST(LoaderConstraints, TransformersTakesAsymmetricCodesDequantizedAndUniform) {
   std::vector<PlannedModule> modules = block(scheme_of(4, 64, true), 576);
   EXPECT_THAT(verdict("compressed-tensors", modules, "Transformers").command, Not(HasSubstr("dequantize")));
