@@ -312,8 +312,11 @@ void tell_of_rounded_inputs(const ConvertRequest& request, const PackedModules& 
 }  // namespace
 
 ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
-  check_conversion(request);
-  const PackedModules packed = read_packed_modules(checkpoint);
+  PackedModules packed;
+  begin_together(ranks_of(request.target), [&] {
+    check_conversion(request);
+    packed = read_packed_modules(checkpoint);
+  });
   tell_of_rounded_inputs(request, packed);
   ConvertReport report;
   report.source = request.source;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <limits>
 
 namespace llmq {
 
@@ -20,16 +21,24 @@ std::string broadcast_text(Ranks& ranks, int from, std::string_view text) {
   return said;
 }
 
+namespace {
+
+// What a rank of this job made: as large as what it tells of.
+Json of_a_rank(std::string_view text) {
+  return Json::parse(text, "a rank", {.max_bytes = std::numeric_limits<std::size_t>::max()});
+}
+
+}  // namespace
+
 Json broadcast_json(Ranks& ranks, int from, const Json& document) {
-  return Json::parse(broadcast_text(ranks, from, ranks.rank() == from ? document.dump() : std::string()),
-                     "a rank");
+  return of_a_rank(broadcast_text(ranks, from, ranks.rank() == from ? document.dump() : std::string()));
 }
 
 std::vector<std::vector<Json>> gathered_lists(Ranks& ranks, const Json& list) {
   const std::string own = list.dump();
   std::vector<std::vector<Json>> all;
   for (const RankBytes& bytes : ranks.gather(0, std::as_bytes(std::span(own))))
-    all.push_back(Json::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "a rank").items());
+    all.push_back(of_a_rank({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).items());
   return all;
 }
 

@@ -82,6 +82,8 @@ FAULTS = [
           [("llmq_unit_quant", "Resume.ADamagedBlock*")]),
     # Directories of each node's own.
     Fault("all-see-rank-0s-directory", "src/export/output/output_places.cpp", "place < 0 && is_seen(io, probe_place(target, probe))", "place < 0", [("llmq_unit_job", "Places.Rounding*")]),
+    Fault("shards-stay-open", "src/export/output/model_directory.cpp", "    shard.reset();  // NFS", "    // NFS", [("llmq_unit_job", "Places.WhatIsRemovedElsewhere*")]),
+    Fault("float-codes-go-out-as-integers", "src/export/formats/packed_formats.cpp", "(type == WeightType::kFloat8 && !row.float8)", "false", [("llmq_unit_quant", "Plan.CodesOfE4m3*")]),
     Fault("late-names-are-another-place", "src/export/output/output_places.cpp", "if (io.exists(path)) return true;", "return io.exists(path);",
           [("llmq_unit_job", "Places.ADirectoryWhoseNames*")]),
     Fault("no-place-of-its-own-member", "src/export/output/output_places.cpp", "place < 0 && is_seen(io, probe_place(target, probe))", "false", [("llmq_unit_job", "Places.Rounding*")]),

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <random>
 #include <utility>
 
 #include "base/disk/mapping.h"
@@ -101,8 +101,9 @@ class SystemIo final : public Io {
     if (code != EOPNOTSUPP && code != EISDIR && code != EINVAL)
       fail_errno(ErrorKind::kIo, place, "a file without a name cannot be created there", code);
     // A file system that has none: it loses its name before its first byte is written.
-    static std::atomic<int> count{0};
-    const Path path = place / fmt::format(".llmq-nameless-{}-{}", ::getpid(), count++);
+    // Other machines may do so in the same directory, by processes of the same number.
+    std::random_device draw;
+    const Path path = place / fmt::format(".llmq-nameless-{:08x}{:08x}", draw(), draw());
     std::unique_ptr<File> file = create(path);
     remove(path);
     return file;

@@ -358,8 +358,10 @@ std::string ModelDirectory::complete(const Json& config,
     if (is_own(slot.shard) && !slot.given)
       fail(ErrorKind::kInternal,
            {"a declared tensor was never written", target_.directory.string(), name, {}});
-  for (std::optional<SafetensorsWriter>& shard : shards_)
+  for (std::optional<SafetensorsWriter>& shard : shards_) {
     if (shard) shard->finish();
+    shard.reset();  // NFS does not let go of a directory whose file is open
+  }
   const std::vector<NamedDigest> shards = shard_digests();
   gather_shards(shards);
   if (is_first()) {

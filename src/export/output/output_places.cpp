@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
 #include "base/parent_path.h"
 #include "ranks/agreement.h"
 
@@ -21,8 +22,12 @@ bool is_seen(Io& io, const Path& path) {
   if (io.exists(path)) return true;
   const Path above = parent_of(path);
   if (above == path || !is_seen(io, above) || !io.is_directory(above)) return false;
-  const std::vector<std::string> names = io.list(above);
-  if (!std::binary_search(names.begin(), names.end(), path.filename().string())) return false;
+  try {
+    const std::vector<std::string> names = io.list(above);
+    if (!std::binary_search(names.begin(), names.end(), path.filename().string())) return false;
+  } catch (const Error&) {  // it may be entered and written to, and not be listed
+    return false;
+  }
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (!io.exists(path) && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(kPause);
   return io.exists(path);

@@ -220,12 +220,41 @@ TEST_F(Places, OneDirectoryCostsNothingMore) {
 }
 
 TEST_F(Places, ADirectoryWhoseNamesComeLateIsOne) {
-  RankWork late = work("late", kRounded, {0, 0, 0});
-  std::vector<std::unique_ptr<LateNamesIo>> ios;
-  for (int rank = 0; rank < 3; ++rank) ios.push_back(std::make_unique<LateNamesIo>());
-  late.io = [&](int rank) -> Io& { return rank == 0 ? system_io() : *ios[static_cast<std::size_t>(rank)]; };
-  EXPECT_EQ(job_by_ranks(late, 3).at("digest").as_string(), whole(kRounded));
-  expect_gathered("late", {0, 0, 0}, whole(kRounded));
+  RankWork two = work("late", kRounded, {0, 0});
+  LateNamesIo late;
+  two.io = [&](int rank) -> Io& { return rank == 1 ? late : system_io(); };
+  EXPECT_EQ(job_by_ranks(two, 2).at("digest").as_string(), whole(kRounded));
+  expect_gathered("late", {0, 0}, whole(kRounded));
+}
+
+// A directory above may be entered and written to by those who may not list it.
+TEST_F(Places, ANodeThatMayNotListWhatIsAboveHasAPlace) {
+  WatchedIo closed([&](const std::string& operation, const Path& path) {
+    if (operation == "list" && output(1, "closed").string().starts_with(path.string() + "/"))
+      fail(ErrorKind::kIo, "cannot be listed");
+  });
+  RankWork two = work("closed", kRounded, {0, 1});
+  two.io = [&](int rank) -> Io& { return rank == 1 ? closed : system_io(); };
+  EXPECT_EQ(job_by_ranks(two, 2).at("digest").as_string(), whole(kRounded));
+  expect_gathered("closed", {0, 1}, whole(kRounded));
+}
+
+// NFS gives an open file that is removed another name, and keeps the directory.
+TEST_F(Places, WhatIsRemovedElsewhereIsClosed) {
+  int removed = 0, open = 0;
+  WatchedIo watched([&](const std::string& operation, const Path& path) {
+    if (operation != "remove" || path.extension() != ".safetensors") return;
+    ++removed;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone) == path) ++open;
+    }
+  });
+  RankWork two = work("shut", kRounded, {0, 1});
+  two.io = [&](int rank) -> Io& { return rank == 1 ? watched : system_io(); };
+  job_by_ranks(two, 2);
+  EXPECT_GT(removed, 0);
+  EXPECT_EQ(open, 0);
 }
 
 TEST_F(Places, OtherNodesGoOn) {

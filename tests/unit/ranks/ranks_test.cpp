@@ -177,6 +177,15 @@ TEST(Ranks, ThreadsNoticeWhoDoesSomethingElse) {
               HasSubstr("one has ended"));
 }
 
+// A journal may be larger than what is read of strangers.
+TEST(Ranks, ADocumentHasAnySize) {
+  const std::size_t size = JsonLimits().max_bytes + 1;
+  run_as_ranks(2, [&](Ranks& ranks) {
+    const Json own = ranks.rank() == 1 ? Json(std::string(size, 'x')) : Json();
+    EXPECT_EQ(broadcast_json(ranks, 1, own).as_string().size(), size);
+  });
+}
+
 TEST(Ranks, OneAloneHasItsOwn) {
   OneRank one;
   EXPECT_EQ(one.rank(), 0);
