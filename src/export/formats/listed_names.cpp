@@ -57,9 +57,12 @@ std::string below_model(std::string_view name, bool any = false) {
   return pattern;
 }
 
-// Experts of a layer once, where all of them are dense, in the place of the first linear of theirs.
+// Experts of a layer once, where all of them are dense, in the place of the first linear of theirs. Attention
+// whose keys are its values (Gemma 4) has no v_proj, and vLLM wants to hear the same of q, k and v.
 std::vector<std::string> dense_names(const ListedModules& listed, const std::set<std::string>& uniform) {
-  std::set<std::string> said;
+  constexpr std::string_view kKeys = ".self_attn.k_proj", kValues = ".self_attn.v_proj";
+  std::set<std::string> there(listed.dense.begin(), listed.dense.end()), said;
+  for (const PlannedModule& m : listed.packed) there.insert(m.module);
   std::vector<std::string> names;
   for (const std::string& module : listed.dense) {
     const std::string experts = experts_of(module);
@@ -67,6 +70,23 @@ std::vector<std::string> dense_names(const ListedModules& listed, const std::set
       names.push_back(module);
     else if (said.insert(experts).second)
       names.push_back(experts);
+    if (!module.ends_with(kKeys)) continue;
+    std::string values = module.substr(0, module.size() - kKeys.size()) + std::string(kValues);
+    if (!there.contains(values)) names.push_back(std::move(values));
+  }
+  return names;
+}
+
+// Keys and values that nobody reads (Gemma 4 E2B), beside queries that are dense: vLLM asks of them by name.
+std::set<std::string> unread_beside_dense(const ListedModules& listed) {
+  constexpr std::string_view kAttention = ".self_attn.";
+  std::set<std::string> names;
+  if (listed.carried == nullptr) return names;
+  const std::set<std::string> dense(listed.dense.begin(), listed.dense.end());
+  for (const std::string& part : listed.carried->parts) {
+    const std::size_t at = part.rfind(kAttention);
+    if (at == std::string::npos || !part.ends_with("_proj")) continue;
+    if (dense.contains(part.substr(0, at + kAttention.size()) + "q_proj")) names.insert(part);
   }
   return names;
 }
@@ -122,6 +142,8 @@ std::vector<std::string> part_expressions(const ListedModules& listed) {
   std::vector<std::string> patterns;
   for (const std::string& name : part_names(listed))
     if (!has_packed(listed, name)) patterns.push_back(below_model(name) + "\\.");
+  for (const std::string& name : unread_beside_dense(listed))
+    patterns.push_back(name_expression(name, listed.wrapper));
   std::set<std::string> beside;
   for (const std::string& name : listed.beside_tower) beside.insert(below_model(name) + "(?:\\.|$)");
   patterns.insert(patterns.end(), beside.begin(), beside.end());

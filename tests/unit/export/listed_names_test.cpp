@@ -96,6 +96,28 @@ TEST(ListedNames, BlocksBehindTheLastAreLeftAlone) {
               ElementsAre("layers.46", "model.layers.46", dense.front(), "layers.46.*", "model.layers.46.*"));
 }
 
+// Attention has one fate to vLLM, which asks of q_proj, k_proj and v_proj whatever a model stores.
+TEST(ListedNames, ValuesThatAreKeysAndKeysThatNobodyReadAreNamed) {
+  for (const char* const stored : kDecoders) {
+    const WrapperSpec wrapper = wrapper_under(stored);
+    const std::string attention = stored + std::string(".layers.5.self_attn."),
+                      shared = stored + std::string(".layers.7.self_attn.");
+    const CarriedSpec unread{{shared + "k_proj", shared + "v_proj"}};
+    const std::vector<std::string> dense = {attention + "q_proj", attention + "k_proj", attention + "o_proj",
+                                            shared + "q_proj"};
+    const std::vector<std::string> ignore = compressed_ignore({{}, dense, &wrapper, &unread});
+    for (const char* const decoder : kDecoders)
+      for (const char* const part : {"q_proj", "k_proj", "v_proj"})
+        for (const int layer : {5, 7})
+          EXPECT_TRUE(any_fits(ignore, fmt::format("{}.layers.{}.self_attn.{}", decoder, layer, part)))
+              << stored << " as " << decoder << ", " << layer << ": " << part;
+    EXPECT_FALSE(any_fits(ignore, attention + "v_norm"));
+  }
+  const std::vector<std::string> both = {"model.layers.0.self_attn.k_proj",
+                                         "model.layers.0.self_attn.v_proj"};
+  EXPECT_EQ(compressed_ignore({{}, both}), both);
+}
+
 PlannedModule packed_as(const std::string& name, int bits) {
   PlannedModule module;
   module.module = name;
