@@ -1,5 +1,7 @@
 #include "export/formats/fused_linears.h"
 
+#include <string_view>
+
 namespace llmq {
 
 FusedLinear fused_linear(const std::string& module) {
@@ -24,6 +26,18 @@ FusedLinear fused_linear(const std::string& module, const std::set<std::string>&
       quantized.contains(parent + "kv_a_proj_with_mqa"))
     return {module, 1};
   return fused_linear(module);
+}
+
+std::optional<std::string> values_beside(const std::string& module) {
+  constexpr std::string_view kKeys = ".k_proj";
+  if (!module.ends_with(kKeys)) return std::nullopt;
+  return module.substr(0, module.size() - kKeys.size()) + ".v_proj";
+}
+
+std::optional<std::string> queries_beside(const std::string& module) {
+  for (const std::string_view other : {".k_proj", ".v_proj"})
+    if (module.ends_with(other)) return module.substr(0, module.size() - other.size()) + ".q_proj";
+  return std::nullopt;
 }
 
 }  // namespace llmq

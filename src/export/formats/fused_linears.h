@@ -3,6 +3,7 @@
 // convolves and its gates and one of its two numbers a head; it looks their quantization up under the fused
 // name.
 #pragma once
+#include <optional>
 #include <set>
 #include <string>
 
@@ -18,5 +19,9 @@ FusedLinear fused_linear(const std::string& module);
 // The same among all that are quantized: without a latent of queries, what attention over latents makes of
 // its input stays two linears.
 FusedLinear fused_linear(const std::string& module, const std::set<std::string>& quantized);
+
+// The linear of values beside one of keys, and that of queries beside either of these; nullopt of others.
+std::optional<std::string> values_beside(const std::string& module);
+std::optional<std::string> queries_beside(const std::string& module);
 
 }  // namespace llmq

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "export/formats/fused_linears.h"
 #include "model/model_spec.h"
 
 namespace llmq {
@@ -60,7 +61,6 @@ std::string below_model(std::string_view name, bool any = false) {
 // Experts of a layer once, where all of them are dense, in the place of the first linear of theirs. Attention
 // whose keys are its values (Gemma 4) has no v_proj, and vLLM wants to hear the same of q, k and v.
 std::vector<std::string> dense_names(const ListedModules& listed, const std::set<std::string>& uniform) {
-  constexpr std::string_view kKeys = ".self_attn.k_proj", kValues = ".self_attn.v_proj";
   std::set<std::string> there(listed.dense.begin(), listed.dense.end()), said;
   for (const PlannedModule& m : listed.packed) there.insert(m.module);
   std::vector<std::string> names;
@@ -70,24 +70,19 @@ std::vector<std::string> dense_names(const ListedModules& listed, const std::set
       names.push_back(module);
     else if (said.insert(experts).second)
       names.push_back(experts);
-    if (!module.ends_with(kKeys)) continue;
-    std::string values = module.substr(0, module.size() - kKeys.size()) + std::string(kValues);
-    if (!there.contains(values)) names.push_back(std::move(values));
+    if (const auto values = values_beside(module); values && !there.contains(*values))
+      names.push_back(*values);
   }
   return names;
 }
 
 // Keys and values that nobody reads (Gemma 4 E2B), beside queries that are dense: vLLM asks of them by name.
 std::set<std::string> unread_beside_dense(const ListedModules& listed) {
-  constexpr std::string_view kAttention = ".self_attn.";
-  std::set<std::string> names;
-  if (listed.carried == nullptr) return names;
   const std::set<std::string> dense(listed.dense.begin(), listed.dense.end());
-  for (const std::string& part : listed.carried->parts) {
-    const std::size_t at = part.rfind(kAttention);
-    if (at == std::string::npos || !part.ends_with("_proj")) continue;
-    if (dense.contains(part.substr(0, at + kAttention.size()) + "q_proj")) names.insert(part);
-  }
+  std::set<std::string> names;
+  if (listed.carried != nullptr)
+    for (const std::string& part : listed.carried->parts)
+      if (const auto queries = queries_beside(part); queries && dense.contains(*queries)) names.insert(part);
   return names;
 }
 
