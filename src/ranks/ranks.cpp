@@ -6,6 +6,14 @@
 #include <limits>
 
 namespace llmq {
+namespace {
+
+// What a rank of this job made: as large as what it tells of.
+Json of_a_rank(std::string_view text) {
+  return Json::parse(text, "a rank", {.max_bytes = std::numeric_limits<std::size_t>::max()});
+}
+
+}  // namespace
 
 Ranks& alone() {
   static OneRank one;
@@ -20,15 +28,6 @@ std::string broadcast_text(Ranks& ranks, int from, std::string_view text) {
   ranks.broadcast(from, std::as_writable_bytes(std::span(said)));
   return said;
 }
-
-namespace {
-
-// What a rank of this job made: as large as what it tells of.
-Json of_a_rank(std::string_view text) {
-  return Json::parse(text, "a rank", {.max_bytes = std::numeric_limits<std::size_t>::max()});
-}
-
-}  // namespace
 
 Json broadcast_json(Ranks& ranks, int from, const Json& document) {
   return of_a_rank(broadcast_text(ranks, from, ranks.rank() == from ? document.dump() : std::string()));

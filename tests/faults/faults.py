@@ -83,7 +83,6 @@ FAULTS = [
     # Directories of each node's own.
     Fault("all-see-rank-0s-directory", "src/export/output/output_places.cpp", "place < 0 && is_seen(io, probe_place(target, probe))", "place < 0", [("llmq_unit_job", "Places.Rounding*")]),
     Fault("shards-stay-open", "src/export/output/model_directory.cpp", "    shard.reset();  // NFS", "    // NFS", [("llmq_unit_job", "Places.WhatIsRemovedElsewhere*")]),
-    Fault("float-codes-go-out-as-integers", "src/export/formats/packed_formats.cpp", "(type == WeightType::kFloat8 && !row.float8)", "false", [("llmq_unit_quant", "Plan.CodesOfE4m3*")]),
     Fault("late-names-are-another-place", "src/export/output/output_places.cpp", "if (io.exists(path)) return true;", "return io.exists(path);",
           [("llmq_unit_job", "Places.ADirectoryWhoseNames*")]),
     Fault("no-place-of-its-own-member", "src/export/output/output_places.cpp", "place < 0 && is_seen(io, probe_place(target, probe))", "false", [("llmq_unit_job", "Places.Rounding*")]),
@@ -1188,6 +1187,7 @@ FAULTS = [
           "if (part < 1000) return backend.prepare(rows, compute);", [("llmq_unit_model", "Latents.WhatIsAbsorbed*")]),
     Fault("heads-of-a-shared-key-from-the-first", "src/device/cpu/attention_items.cpp", "from = item % shared.parts * shared.each", "from = 0 * shared.each",
           [("llmq_kernels_backend", "*RowInvariance.HeadsThatShareAKey*cpu*")]),
+    Fault("float-codes-go-out-as-integers", "src/export/formats/packed_formats.cpp", "(type == WeightType::kFloat8 && !row.float8)", "false", [("llmq_unit_quant", "Plan.CodesOfE4m3*")]),
     Fault("further-block-unlisted", "src/export/formats/listed_names.cpp", "if (listed.carried == nullptr) return names;",
           "if (listed.carried == nullptr || listed.wrapper == nullptr) return names;", [("llmq_unit_export", "ListedNames.BlocksBehind*")]),
     Fault("every-expert-is-the-first", "src/model/gguf/gguf_model.cpp", "static_cast<std::uint64_t>(i) * (tensor.bytes", "static_cast<std::uint64_t>(0 * i) * (tensor.bytes",

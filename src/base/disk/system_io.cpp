@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <random>
 #include <utility>
 
 #include "base/disk/mapping.h"
@@ -19,6 +18,7 @@
 #include "base/error.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/new_name.h"
 #include "base/parent_path.h"
 
 namespace llmq {
@@ -102,8 +102,7 @@ class SystemIo final : public Io {
       fail_errno(ErrorKind::kIo, place, "a file without a name cannot be created there", code);
     // A file system that has none: it loses its name before its first byte is written.
     // Other machines may do so in the same directory, by processes of the same number.
-    std::random_device draw;
-    const Path path = place / fmt::format(".llmq-nameless-{:08x}{:08x}", draw(), draw());
+    const Path path = place / new_name(".llmq-nameless-");
     std::unique_ptr<File> file = create(path);
     remove(path);
     return file;

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/new_name.h"
 #include "base/sha256.h"
 #include "export/output/job_difference.h"
 #include "export/output/lock_words.h"
@@ -132,8 +132,7 @@ Path UnfinishedOutput::files() const { return place(kFiles); }
 
 // A network's file system may remember for a minute that a name was not there: nobody has asked for this one.
 std::string UnfinishedOutput::lay_probe() {
-  std::random_device draw;
-  probe_ = fmt::format("{}{:08x}{:08x}", kProbe, draw(), draw());
+  probe_ = new_name(kProbe);
   io_.create(place(probe_.c_str()))->sync();
   return probe_;
 }

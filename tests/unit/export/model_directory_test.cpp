@@ -131,7 +131,6 @@ TEST(ModelDirectory, LeavesAloneWhatItDidNotWrite) {
   EXPECT_EQ(disk.read("in.unfinished/files/directory/file"), "kept");
 }
 
-// The second is told who holds the lock; once that one is dead its lock is taken over.
 // A name that somebody else uses is refused and left to them.
 TEST(ModelDirectory, LeavesAloneWhatStandsInThePlaceOfTheUnfinished) {
   const TemporaryDirectory disk;
@@ -144,6 +143,7 @@ TEST(ModelDirectory, LeavesAloneWhatStandsInThePlaceOfTheUnfinished) {
   EXPECT_THAT(names_in(disk / "."), ::testing::UnorderedElementsAre("file.unfinished", "link.unfinished"));
 }
 
+// The second is told who holds the lock; once that one is dead its lock is taken over.
 TEST(ModelDirectory, OneJobAtATime) {
   const TemporaryDirectory disk;
   std::string message;
