@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build packages demo test interop-full check-all faults sanitize fuzz portable format tidy tidy-all documents bench bench-peers bench-large bench-overlap soak release install-dependencies clean
+.PHONY: help build packages demo test interop-full check-all faults sanitize addresses races fuzz portable format tidy tidy-all documents bench bench-peers bench-large bench-overlap soak release install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -59,13 +59,17 @@ faults: install-dependencies
 	cmake --build $(BUILD) -j$(JOBS)
 	tests/faults/run_faults.py $(BUILD) $${FAULT_SECONDS:+--seconds $$FAULT_SECONDS}
 
-# Memory errors and undefined behaviour (clang, the build that also fuzzes), then data races. Not the house's rules, which read texts, nor what is tried
-# in two threads and then in three or eight.
-sanitize: install-dependencies
+# Memory errors and undefined behaviour, then data races.
+sanitize: addresses races
+
+# Memory errors and undefined behaviour (clang, the build that also fuzzes), by the tests that tests/CMakeLists.txt leaves there.
+addresses: install-dependencies
 	@scripts/install_dependencies.sh fuzz
 	cmake --preset cpu-asan
 	cmake --build build/cpu-asan -j$(JOBS) --target llmq_checks llmq
-	scripts/run_ctest.sh build/cpu-asan -L 'unit|kernels|golden|fuzz|sanitized_server' -E '^unit/house/|_t[38]( |$$)'
+	scripts/run_addresses.sh build/cpu-asan
+
+races: install-dependencies
 	cmake --preset cpu-tsan
 	cmake --build build/cpu-tsan -j$(JOBS) --target llmq_tsan_tests
 	scripts/run_ctest.sh build/cpu-tsan -L 'tsan|sanitized_server'

@@ -5,10 +5,5 @@ namespace llmq {
 
 const CpuKernels* scalar_level() { return &kScalarKernels; }
 const CpuKernels* avx2_level() { return nullptr; }
-const CpuKernels* avx512_level() { return nullptr; }
-const CpuKernels* avx512_plain_level() { return nullptr; }
-const CpuKernels* amx_level() { return nullptr; }
-const CpuKernels* amx_emulated_level() { return nullptr; }
-bool amx_present() { return false; }
 
 }  // namespace llmq
