@@ -7,7 +7,8 @@ build=$1
 cd "$(dirname "$0")/.."
 own='unit/(quant|calibration|device|evaluate|job|ranks|runtime)/' # folders of unit with a part of their own
 parts=('(golden|fuzz|serve)/' 'kernels/' 'unit/quant/' 'unit/(calibration|device|evaluate|job|ranks|runtime)/' 'unit/')
-turn=$((16#$(git rev-parse --short=6 HEAD 2>/dev/null || echo 0) % ${#parts[@]}))
+drawn=$(git rev-parse HEAD 2>/dev/null || echo 0)
+turn=$((16#${drawn:0:6} % ${#parts[@]}))
 left_out=()
 for part in "${parts[@]:turn}" "${parts[@]:0:turn}"; do
   if [ "$EPOCHSECONDS" -ge "${ADDRESSES_UNTIL:-9999999999}" ]; then left_out+=("$part"); continue; fi

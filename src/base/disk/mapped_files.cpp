@@ -26,7 +26,7 @@ static_assert(std::atomic<std::uintptr_t>::is_always_lock_free &&
 std::array<Slot, kSlots> slots;
 std::mutex taking;
 int descriptor = -1;
-std::string (*words)(const Error&) = nullptr;
+std::string (*text_of)(const Error&) = nullptr;
 
 void end_of_a_mapped_file(int signal, siginfo_t* what, void*) {
   const auto address = reinterpret_cast<std::uintptr_t>(what->si_addr);
@@ -44,7 +44,7 @@ void end_of_a_mapped_file(int signal, siginfo_t* what, void*) {
 
 void explain_files_that_end(int to, std::string (*text)(const Error&)) {
   descriptor = to;
-  words = text;
+  text_of = text;
   struct sigaction action {};
   action.sa_sigaction = end_of_a_mapped_file;
   action.sa_flags = SA_SIGINFO;
@@ -53,7 +53,7 @@ void explain_files_that_end(int to, std::string (*text)(const Error&)) {
 }
 
 MappedRange::MappedRange(const void* address, std::size_t size, const std::string& file) {
-  if (words == nullptr || size == 0) return;
+  if (text_of == nullptr || size == 0) return;
   const Error error(ErrorKind::kIo, {"ended before its mapped size while it was read, or its disk failed",
                                      file,
                                      {},
@@ -63,7 +63,7 @@ MappedRange::MappedRange(const void* address, std::size_t size, const std::strin
     Slot& slot = slots[static_cast<std::size_t>(i)];
     if (slot.begin.load(std::memory_order_relaxed) != 0) continue;
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
-    slot.text = new std::string(words(error));
+    slot.text = new std::string(text_of(error));
     slot.end = begin + size;
     slot.begin.store(begin, std::memory_order_release);
     slot_ = i;

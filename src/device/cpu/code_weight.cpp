@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 4096;
 constexpr std::int64_t kChunkPanels = 4, kFewRows = 48;  // the sums of so many rows and panels stay in L1
-constexpr std::int64_t kRowsAtOnce = 8;                  // rows of one item of the rounding
+constexpr std::int64_t kRowsOfAnItem = 8;                // rows of one item of the rounding
 constexpr float kOne = 1.0f;
 
 // The inputs as codes: row m at codes + m * stride, groups group_step elements apart, scales and sums of row
@@ -251,9 +251,9 @@ void multiply(const CpuWork& work, std::span<const ProductCall<CodeWeight>> call
     while (source[i] < i && !(rounded[source[i]] && rounds_alike(call, calls[source[i]]))) ++source[i];
     if (source[i] != i) continue;
     const Rounding rounding{work, call.x, *call.w, rounded[i].emplace(work, call.x.rows(), *call.w)};
-    items.each(ceil_of(call.x.rows(), kRowsAtOnce), [&](std::int64_t few, int) {
-      const std::int64_t first = few * kRowsAtOnce;
-      for (std::int64_t m = first; m < std::min(call.x.rows(), first + kRowsAtOnce); ++m) rounding.run(m);
+    items.each(ceil_of(call.x.rows(), kRowsOfAnItem), [&](std::int64_t few, int) {
+      const std::int64_t first = few * kRowsOfAnItem;
+      for (std::int64_t m = first; m < std::min(call.x.rows(), first + kRowsOfAnItem); ++m) rounding.run(m);
     });
   }
   items.each_product(
