@@ -115,7 +115,7 @@ void ConstrainedText::push(std::int32_t token) {
     fail(ErrorKind::kInternal, "token {} was taken, and the constraint does not allow it", token);
   state_ = next;
   starts_text_ = false;
-  if (automaton_.states() <= kStatesToForget) return;
+  if (automaton_.states() <= kStatesToForget && automaton_.places() <= kPlacesToForget) return;
   masks_.clear();
   state_ = automaton_.restart(state_);
 }

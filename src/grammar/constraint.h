@@ -78,9 +78,11 @@ class ConstrainedText {
   void push(std::int32_t token);
   // Whole, and nothing can follow.
   bool complete() const { return automaton_.complete(state_); }
+  std::size_t places() const { return automaton_.places(); }  // what its memory grows with
 
  private:
-  static constexpr std::size_t kMasks = 64, kStatesToForget = 1u << 12;
+  static constexpr std::size_t kMasks = 64, kStatesToForget = 1u << 12,
+                               kPlacesToForget = 1u << 19;  // some megabytes
   using Mask = std::vector<std::uint64_t>;
   const Mask& mask(State state);
 

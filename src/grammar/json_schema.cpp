@@ -200,6 +200,8 @@ std::vector<std::string> SchemaCompiler::types_of(const Json& schema, const std:
       refuse(where + ".type",
              "expected 'object', 'array', 'string', 'integer', 'number', 'boolean' or 'null', or a list of "
              "them");
+    if (std::find(types.begin(), types.end(), one.as_string()) != types.end())
+      refuse(where + ".type", fmt::format("names '{}' twice", one.as_string()));
     types.push_back(one.as_string());
   };
   if (!type->is_array()) {

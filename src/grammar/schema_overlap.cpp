@@ -1,8 +1,10 @@
 #include "grammar/schema_overlap.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <span>
+#include <string_view>
 
 namespace llmq {
 namespace {
@@ -97,20 +99,32 @@ class Overlap {
     return std::none_of(a.begin(), a.end(),
                         [&](const std::string& kind) { return kind != "object" && b.count(kind) != 0; });
   }
-  static bool requires_member(const Json& schema, const std::string& name) {
+  // To look at a name costs little beside a step.
+  void look_at(std::size_t names) {
+    constexpr std::size_t kNamesOfAStep = 32;
+    for (looked_at_ += names; looked_at_ >= kNamesOfAStep; looked_at_ -= kNamesOfAStep) charge_();
+  }
+  void add_required(const Json& schema, std::set<std::string_view>& names) {
     const Json* required = schema.find("required");
-    return required && required->is_array() &&
-           std::find(required->items().begin(), required->items().end(), Json(name)) !=
-               required->items().end();
+    if (!required || !required->is_array()) return;
+    look_at(required->items().size());
+    for (const Json& name : required->items())
+      if (name.is_string()) names.insert(name.as_string());
   }
   // A member that either of them requires, and that both describe in ways that exclude each other.
   bool told_apart(const Json& a, const Json& b, int depth) {
     const Json *of_a = a.find("properties"), *of_b = b.find("properties");
     if (!of_a || !of_b || !of_a->is_object() || !of_b->is_object()) return false;
+    std::set<std::string_view> required;
+    add_required(a, required);
+    add_required(b, required);
+    std::map<std::string_view, const Json*> others;
+    look_at(of_a->members().size() + of_b->members().size());
+    for (const Json::Member& member : of_b->members()) others.emplace(member.first, &member.second);
     for (const Json::Member& member : of_a->members()) {
-      const Json* other = of_b->find(member.first);
-      if (other && (requires_member(a, member.first) || requires_member(b, member.first)) &&
-          !may(member.second, *other, depth + 1))
+      const auto other = others.find(member.first);
+      if (other != others.end() && required.count(member.first) != 0 &&
+          !may(member.second, *other->second, depth + 1))
         return true;
     }
     return false;
@@ -118,6 +132,7 @@ class Overlap {
 
   const SchemaTarget& target_;
   const std::function<void()>& charge_;
+  std::size_t looked_at_ = 0;  // names that are not charged yet
 };
 
 }  // namespace

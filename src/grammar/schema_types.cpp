@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <set>
+#include <string_view>
 
 #include "grammar/regex_syntax.h"
 #include "grammar/schema_compiler.h"
@@ -226,8 +228,11 @@ TextPlace SchemaCompiler::object(const Json& schema, const std::string& where, T
   const std::set<std::string> required = required_of(schema, where);
   if (properties && !properties->is_object())
     refuse(where + ".properties", fmt::format("expected an object, found {}", properties->kind()));
+  std::set<std::string_view> described;
+  if (properties)
+    for (const Json::Member& member : properties->members()) described.insert(member.first);
   for (const std::string& name : required)
-    if (!properties || !properties->find(name))
+    if (described.count(name) == 0)
       unsupported(where + ".required",
                   fmt::format("'{}' is required and not among 'properties'", shown_key(name)));
   if (others && !others->is_bool() && properties && !properties->members().empty())

@@ -26,6 +26,14 @@ TextAutomaton::TextAutomaton(std::shared_ptr<const TextProgram> program)
   }
 }
 
+void TextAutomaton::renew() {
+  work_ = 0;
+  pending_.clear();
+  reached_.clear();
+  if (!seen_.empty()) seen_.clear();
+  accepts_ = false;
+}
+
 TextAutomaton::State TextAutomaton::start() {
   reach({program_->start, 0});
   return state_of_reached();

@@ -38,8 +38,10 @@ class TextAutomaton {
     return accepts(state) && states_[static_cast<std::size_t>(state)].count == 0;
   }
 
-  void renew() { work_ = 0; }
+  // Begins a new budget; what a failure left of a set that was being made is dropped.
+  void renew();
   std::size_t states() const { return states_.size(); }
+  std::size_t places() const { return places_.size() + frames_.size(); }  // what the states stand on
   // Forgets all states but this one, and returns its new name.
   State restart(State kept);
 

@@ -117,7 +117,8 @@ void HttpConnection::open_stream(std::uint64_t serial, const std::string& conten
 
 void HttpConnection::write(std::uint64_t serial, const std::string& text) {
   if (serial != serial_ || phase_ != Phase::kAnswering || !streaming_ || last_ || text.empty()) return;
-  if (out_.size() + on_the_way_.size() + text.size() > server_.limits.max_unread) return close();
+  // What waits behind the next text, whose sending has a deadline: one may be longer than a client may leave.
+  if (out_.size() > next_ + server_.limits.max_unread) return close();
   if (!head_only_) send(chunked_ ? chunk_of(text) : text);
 }
 
@@ -128,6 +129,7 @@ void HttpConnection::end(std::uint64_t serial) {
 }
 
 void HttpConnection::send(std::string_view text) {
+  if (out_.empty()) next_ = text.size();
   out_ += text;
   flush();
 }

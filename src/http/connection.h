@@ -77,6 +77,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool header_done_ = false, reading_ = false, writing_ = false, keep_alive_ = true, chunked_ = true,
        head_only_ = false, streaming_ = false, last_ = false;
   std::string out_, on_the_way_;
+  std::size_t next_ = 0;  // bytes of the first text in out_
 };
 
 }  // namespace llmq

@@ -21,7 +21,7 @@ struct HttpLimits {
   std::size_t max_fields = 100;
   std::size_t max_body = 8u << 20;
   std::size_t max_bodies = 64u << 20;  // of all requests that are read or answered, together
-  std::size_t max_unread = 4u << 20;   // of a stream whose client does not keep up
+  std::size_t max_unread = 4u << 20;   // of a stream whose client does not keep up, behind what is being sent
   double header_seconds = 10;          // from a request's first byte to the end of its header
   double body_seconds = 30;            // from there to the end of its body
   double idle_seconds = 30;            // until the first byte, also between two requests

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -43,6 +45,24 @@ bool is_json(std::string_view content_type) {
   std::transform(type.begin(), type.end(), type.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; });
   return type == "application/json";
+}
+
+// A name in a path, where clients may write any byte as %XX (RFC 3986, 2.1); what is no such escape stays,
+// and so does %00, which is in no name.
+std::string unescaped(std::string_view path) {
+  std::string name;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    unsigned value = 0;
+    const char* const end = path.data() + std::min(path.size(), i + 3);
+    if (path[i] == '%' && end - path.data() == static_cast<std::ptrdiff_t>(i + 3) &&
+        std::from_chars(path.data() + i + 1, end, value, 16).ptr == end && value != 0) {
+      name += static_cast<char>(value);
+      i += 2;
+    } else {
+      name += path[i];
+    }
+  }
+  return name;
 }
 
 }  // namespace
@@ -110,7 +130,10 @@ void Api::handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) 
   const Json fields = log_fields(request);
   try {
     if (options_.loopback_only && !names_loopback(request.host))
-      throw ApiError(403, "this server answers only requests that name localhost as their Host");
+      throw ApiError(
+          403,
+          "this server answers only requests that name localhost as their Host: a proxy sends that, or "
+          "--host is another address");
     if (!route) throw ApiError(404, "there is no such path", {}, "unknown_url");
     answer_route(*route, std::move(request), counted);
   } catch (const ApiError& error) {
@@ -137,7 +160,7 @@ void Api::answer_route(const Route& route, HttpRequest request, const Responder&
   check(route, request, tenant);
   if (route.tell) return responder->reply((this->*route.tell)());
   if (route.tell_of)
-    return responder->reply((this->*route.tell_of)(request.path.substr(std::strlen(route.path))));
+    return responder->reply((this->*route.tell_of)(unescaped(request.path.substr(std::strlen(route.path)))));
   if (!is_json(request.content_type))
     throw ApiError(415, "the body must be sent as 'Content-Type: application/json'");
   if (draining_) throw ApiError(503, "the server is shutting down", {}, "shutting_down");

@@ -12,8 +12,10 @@
 namespace llmq {
 namespace {
 
-// log probabilities of one request's prompts: some 100 MB of answer
-constexpr std::int64_t kMostScored = 1 << 20;
+// Log probabilities of one request's prompts, each as often as it is answered: some 100 MB of answer. Of a
+// stream of several answers their prompts are told at once, which must not be more than a client may leave
+// unread.
+constexpr std::int64_t kMostScored = 1 << 20, kMostScoredAtOnce = 1 << 16;
 
 std::uint64_t any_seed() {
   thread_local std::mt19937_64 seeds{(std::uint64_t{std::random_device()()} << 32) | std::random_device()()};
@@ -101,6 +103,7 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
   CompletionSink::Asked asked{
       false,      text.options,        {},           {}, {}, {}, request.received, false, adapter,
       request.id, log_fields(request), request.trace};
+  asked.prompt_alone = text.prompt_alone;
   std::vector<GenerationRequest> requests;
   std::int64_t scored = 0;
   const auto constraint = constraint_of(text.options);
@@ -109,10 +112,13 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
     TokenIds ids = words ? encoded(*words, true, "prompt") : std::get<TokenIds>(std::move(prompt));
     if (text.echo) asked.echoes.push_back(words ? *words : model_.tokenizer.decode(ids, true));
     if (text.echo && text.options.logprobs) {
-      scored += static_cast<std::int64_t>(ids.size()) * (1 + *text.options.logprobs);
-      if (scored > kMostScored)
+      const bool several = text.options.stream && (text.prompts.size() > 1 || text.options.n > 1);
+      const std::int64_t most = several ? kMostScoredAtOnce : kMostScored;
+      scored += static_cast<std::int64_t>(ids.size()) * (1 + *text.options.logprobs) * text.options.n;
+      if (scored > most)
         throw ApiError(400,
-                       fmt::format("log probabilities of more than {} tokens would be told", kMostScored),
+                       fmt::format("log probabilities of more than {} tokens would be told{}", most,
+                                   several ? " by one stream" : ""),
                        "prompt");
       asked.first_tokens.push_back(ids.empty() ? 0 : ids.front());
     }

@@ -53,7 +53,7 @@ Json text_logprobs(const CompletionPart& part) {
     for (const auto& other : token.likeliest) others[token_key(other.first)] = other.second;
     likeliest.push_back(std::move(others));
     offsets.push_back(offset);
-    offset += characters_of(token.bytes);
+    offset += token.characters;
   }
   return Json::object({{"tokens", std::move(tokens)},
                        {"token_logprobs", std::move(values)},

@@ -17,6 +17,7 @@ struct ScoredToken {
   std::string bytes;
   double logprob = 0;                                     // NaN: of the first token there is none
   std::vector<std::pair<std::string, double>> likeliest;  // the most likely first
+  std::int64_t characters = 0;                            // that it adds to the text; none if it is special
 };
 
 struct ToolCall {

@@ -104,23 +104,38 @@ std::vector<ScoredToken> CompletionSink::scored(const std::vector<TokenLogprobs>
   const TokenBytes bytes(model_.tokenizer);
   std::vector<ScoredToken> list;
   for (const TokenLogprobs& one : logprobs) {
-    ScoredToken& token = list.emplace_back(ScoredToken{bytes(one.chosen.token), one.chosen.logprob, {}});
+    const std::int32_t id = one.chosen.token;
+    ScoredToken& token = list.emplace_back(ScoredToken{bytes(id), one.chosen.logprob, {}, 0});
+    if (is_shown(id)) token.characters = characters_of(token.bytes);
     for (const TokenLogprob& other : one.likeliest)
       token.likeliest.emplace_back(bytes(other.token), other.logprob);
   }
   return list;
 }
 
+// Special tokens add nothing to a text.
+bool CompletionSink::is_shown(std::int32_t id) const {
+  const std::span<const std::int32_t> one(&id, 1);
+  return model_.tokenizer.decode(one, true) == model_.tokenizer.decode(one, false);
+}
+
 // The tokens of an echoed prompt stand before those that follow it; nothing is said of the first, before
-// which there is none.
+// which there is none. A text begins without the blank that its first token may have.
 void CompletionSink::tell_prompt(Choice& choice, const GenerationEvent& event, CompletionPart& part) const {
   if (asked_.first_tokens.empty() || choice.prompt_told) return;
   choice.prompt_told = true;
   TokenLogprobs first;
   first.chosen = {asked_.first_tokens.at(static_cast<std::size_t>(choice.whole.index / asked_.options.n)),
                   std::nan("")};
-  std::vector<ScoredToken> prompt = scored({first}), others = scored(event.prompt_logprobs);
-  prompt.insert(prompt.end(), std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
+  std::vector<TokenLogprobs> all = event.prompt_logprobs;
+  all.insert(all.begin(), first);
+  std::vector<ScoredToken> prompt = scored(all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::int32_t id = all[i].chosen.token;
+    if (!is_shown(id)) continue;
+    prompt[i].characters = characters_of(model_.tokenizer.decode(std::span(&id, 1), true));
+    break;
+  }
   part.logprobs->insert(part.logprobs->begin(), std::make_move_iterator(prompt.begin()),
                         std::make_move_iterator(prompt.end()));
   part.text_offset = choice.characters = 0;
@@ -144,7 +159,7 @@ CompletionPart CompletionSink::part_of(Choice& choice, const GenerationEvent& ev
     part.finish_reason = part.tool_calls.empty() ? reason_word(*event.finish) : "tool_calls";
   }
   for (const ScoredToken& token : part.logprobs.value_or(std::vector<ScoredToken>()))
-    choice.characters += characters_of(token.bytes);
+    choice.characters += token.characters;
   return part;
 }
 
@@ -171,6 +186,16 @@ void CompletionSink::started(std::uint64_t, Time now) {
 }
 
 void CompletionSink::event(const GenerationEvent& event, Time now) {
+  if (!asked_.prompt_alone) return tell(event, now);
+  GenerationEvent of_prompt = event;
+  of_prompt.text.clear();
+  of_prompt.tokens.clear();
+  of_prompt.logprobs.clear();
+  if (event.finish == FinishReason::kStop) of_prompt.finish = FinishReason::kLength;
+  tell(of_prompt, now);
+}
+
+void CompletionSink::tell(const GenerationEvent& event, Time now) {
   const std::size_t place = (event.id - first_) * static_cast<std::size_t>(asked_.options.n) +
                             static_cast<std::size_t>(event.index);
   Choice& choice = choices_.at(place);

@@ -28,10 +28,11 @@ class CompletionSink : public GenerationSink {
     std::vector<std::string> tools;
     Time received;
     bool one_call = false;
-    std::string adapter = {};  // that answers; empty: the model alone
-    std::string id = {};       // of the request
-    Json log_fields = {};      // what each line of the log says of it
-    TraceContext trace = {};   // that it belongs to
+    std::string adapter = {};   // that answers; empty: the model alone
+    std::string id = {};        // of the request
+    Json log_fields = {};       // what each line of the log says of it
+    TraceContext trace = {};    // that it belongs to
+    bool prompt_alone = false;  // nothing is told of what follows it
   };
   // `model` and `metrics` live longer.
   CompletionSink(Asked asked, const ServedModel& model, Metrics& metrics,
@@ -53,8 +54,10 @@ class CompletionSink : public GenerationSink {
     bool begun = false, finished = false, prompt_told = false;
     Time last;
   };
+  void tell(const GenerationEvent& event, Time now);
   CompletionPart part_of(Choice& choice, const GenerationEvent& event);
   std::vector<ScoredToken> scored(const std::vector<TokenLogprobs>& logprobs) const;
+  bool is_shown(std::int32_t id) const;
   void tell_prompt(Choice& choice, const GenerationEvent& event, CompletionPart& part) const;
   void measure(Choice& choice, const GenerationEvent& event, Time now);
   void send(const Choice& choice, const CompletionPart& part);

@@ -181,9 +181,12 @@ class Attacks(unittest.TestCase):
         wide = {"type": "object", "properties": {f"p{i}": {"enum": [f"{i}-{j}" for j in range(60)]} for i in range(400)}}
         doubling = {"$defs": {f"d{i}": {"type": "array", "items": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2}} for i in range(40)}, "$ref": "#/$defs/d0"}
         doubling["$defs"]["d40"] = {"type": "null"}
+        many = {f"p{i}": True for i in range(60_000)}
         bombs = [{"regex": "(a?){1000}a{1000}"}, {"regex": "((((a{1,99}){1,99}){1,99}){1,99}){1,99}"}, {"regex": "(x+x+)+y"}, {"regex": "(" * 50_000}, {"regex": "(.*a){20}.{1000}b"},
                  {"json": deep}, {"json": wide}, {"json": doubling}, {"json": {"$ref": "#"}}, {"json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}},
-                 {"json": {"type": "string", "pattern": "(a|a)*b{5000}", "maxLength": 100_000_000}}, {"choice": ["a" * 1_000_000] * 4}, {"choice": [str(i) for i in range(200_000)]}]
+                 {"json": {"type": "string", "pattern": "(a|a)*b{5000}", "maxLength": 100_000_000}}, {"choice": ["a" * 1_000_000] * 4}, {"choice": [str(i) for i in range(200_000)]},
+                 {"json": {"type": ["null"] * 120_000, "enum": [1] * 120_000}}, {"json": {"type": "object", "properties": many, "required": list(reversed(many))}},
+                 {"json": {"oneOf": [{"type": "object", "properties": many, "required": ["k"]}] * 2}}]
         for bomb in bombs:
             start = time.monotonic()
             status, answer = self.server.post("/v1/completions", {"prompt": "Once", "max_tokens": 8, "structured_outputs": bomb})
@@ -195,7 +198,8 @@ class Attacks(unittest.TestCase):
     def test_chats_that_make_a_template_work(self):
         """Templates come with the model; what a request may put into one is text, and bounded."""
         body = {"messages": [{"role": "user", "content": "{{ range(10**9) }}{% for i in x %}"}] * 5000, "max_tokens": 1}
-        for change in ({}, {"chat_template": "{% for i in range(10**9) %}a{% endfor %}"}, {"chat_template_kwargs": {"a": {"b": [[[[]]]]}}}, {"chat_template_kwargs": {"messages": []}}):
+        for change in ({}, {"chat_template": "{% for i in range(10**9) %}a{% endfor %}"}, {"chat_template_kwargs": {"a": {"b": [[[[]]]]}}}, {"chat_template_kwargs": {"messages": []}},
+                       {"chat_template_kwargs": {f"k{i}": 1 for i in range(200_000)}}):
             start = time.monotonic()
             self.assertEqual(self.server.post("/v1/chat/completions", {**body, **change})[0], 400)
             self.assertLess(time.monotonic() - start, 5 * PATIENCE)

@@ -130,6 +130,27 @@ class Answers(Served):
         self.assertEqual([max(top.values()) for top in logprobs["top_logprobs"]], logprobs["token_logprobs"])
         self.assertEqual(logprobs["text_offset"][0], 0)
 
+    def test_scores_of_echoed_prompts_count_as_often_as_they_are_answered(self):
+        body = {"prompt": [[5] * 200] * 4, "max_tokens": 1, "echo": True, "logprobs": 20}
+        for change, expected in (({}, 200), ({"n": 8}, 200), ({"n": 8, "stream": True}, 400), ({"prompt": [[5] * 200] * 8, "n": 32}, 400)):
+            status, _, said = self.server.ask("POST", "/v1/completions", {**body, **change})
+            self.assertEqual(status, expected, str(said)[:300])
+            if status == 400:
+                self.assertEqual(said["error"]["param"], "prompt")
+
+    def test_a_prompt_is_scored_without_an_answer(self):
+        body = {"prompt": [PROMPT, "The dog"], "n": 2, "temperature": 0, "echo": True, "logprobs": 2}
+        one = self.server.post("/v1/completions", {**body, "max_tokens": 1})[1]
+        none = self.server.post("/v1/completions", {**body, "max_tokens": 0})[1]
+        self.assertEqual((none["usage"]["prompt_tokens"], none["usage"]["completion_tokens"]), (one["usage"]["prompt_tokens"], 0))
+        for with_token, without in zip(one["choices"], none["choices"], strict=True):
+            self.assertEqual((without["text"], without["finish_reason"]), (body["prompt"][without["index"] // 2], "length"))
+            for name, list_ in without["logprobs"].items():
+                self.assertEqual(list_, with_token["logprobs"][name][:-1], name)
+        streamed = self.server.events("/v1/completions", {**body, "max_tokens": 0})
+        self.assertEqual({event["choices"][0]["text"] for event in streamed}, {*body["prompt"], ""})
+        self.assertEqual(self.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 0})[0], 400)
+
     def test_an_echoed_prompt_is_scored_as_an_evaluation_does(self):
         text = PROMPT + " little dog named Max. He liked to play with a ball in the park, and one day the ball was gone."
         ids = self.server.post("/tokenize", {"prompt": text})[1]["tokens"]
@@ -146,6 +167,9 @@ class Answers(Served):
         self.assertEqual((scores[0], choice["logprobs"]["top_logprobs"][0]), (None, None))
         self.assertEqual(sum(-score for score in scores[1:-1]) / count, evaluated["mean_nll"])
         self.assertEqual("".join(choice["logprobs"]["tokens"][1:-1]).strip(), text)  # the first begins every text of this model
+        offsets = [*choice["logprobs"]["text_offset"], len(choice["text"])]
+        for i, token in enumerate(choice["logprobs"]["tokens"]):  # the first is special, and the text begins without the next one's blank
+            self.assertEqual(choice["text"][offsets[i]:offsets[i + 1]], "" if i == 0 else token.lstrip() if i == 1 else token)
         for token, score, top in list(zip(choice["logprobs"]["tokens"], scores, choice["logprobs"]["top_logprobs"]))[1:]:
             self.assertEqual(len(top), 2)
             self.assertGreaterEqual(max(top.values()), score - 1e-12)
@@ -166,7 +190,9 @@ class Answers(Served):
         listed = self.server.ask("GET", "/v1/models")[2]["data"][0]
         self.assertEqual((listed["id"], listed["max_model_len"]), ("tiny-chat", 512))
         self.assertEqual(self.server.ask("GET", "/v1/models/tiny-chat")[2], listed)
-        self.assertEqual(self.server.ask("GET", "/v1/models/other")[0], 404)
+        self.assertEqual(self.server.ask("GET", "/v1/models/tiny%2dch%61t")[2], listed)
+        for other in ("other", "tiny%2", "tiny%2d", "tiny%zz", "tiny-chat%", "tiny-chat%00"):
+            self.assertEqual(self.server.ask("GET", "/v1/models/" + other)[0], 404, other)
         status, headers, page = self.server.ask("GET", "/")
         self.assertEqual(status, 200)
         self.assertIn("default-src 'none'", headers["Content-Security-Policy"])

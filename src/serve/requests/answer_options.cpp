@@ -98,10 +98,11 @@ TokenIds read_token_ids(const Json::Array& list, const std::string& name, const 
   return ids;
 }
 
-AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& limits) {
+AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& limits,
+                                  std::int64_t least_tokens) {
   AnswerOptions options;
   options.model = fields.string("model").value_or("");
-  options.max_tokens = fields.integer("max_tokens", 1, limits.max_tokens);
+  options.max_tokens = fields.integer("max_tokens", least_tokens, limits.max_tokens);
   options.min_tokens = fields.integer("min_tokens", 0, limits.max_tokens).value_or(0);
   SamplingOptions& sampling = options.sampling;
   sampling.temperature = fields.number("temperature", 0, 2).value_or(1);

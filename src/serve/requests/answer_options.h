@@ -9,7 +9,8 @@ namespace llmq {
 inline constexpr int kMostAlternatives = 20;  // of a token, in logprobs
 
 // Without `logprobs`, which means something else in a chat.
-AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& limits);
+AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& limits,
+                                  std::int64_t least_tokens = 1);
 TokenIds read_token_ids(const Json::Array& list, const std::string& name, const RequestLimits& limits);
 
 }  // namespace llmq

@@ -156,10 +156,14 @@ void read_tool_fields(RequestFields& fields, ChatRequest& request) {
   request.tools = std::move(read.names);
 }
 
-// Variables of a template: plain values, none of which may stand in for what the request itself says.
+// Variables of a template: plain values, none of which may stand in for what the request itself says. Few,
+// since each is looked for among all.
 void read_template_variables(RequestFields& fields, ChatRequest& request) {
+  constexpr std::size_t kMostVariables = 64;
   const Json* variables = fields.object("chat_template_kwargs");
   if (!variables) return;
+  if (variables->members().size() > kMostVariables)
+    refuse_field("chat_template_kwargs", fmt::format("has more than {} members", kMostVariables));
   const RequestFields inner(*variables, "chat_template_kwargs");
   for (const Json::Member& member : variables->members()) {
     const std::string name = inner.name(member.first);

@@ -52,6 +52,7 @@ struct TextRequest {
   AnswerOptions options;
   std::vector<std::variant<std::string, TokenIds>> prompts;
   bool echo = false;
+  bool prompt_alone = false;  // max_tokens: 0, beside echo
 };
 
 struct ChatRequest {

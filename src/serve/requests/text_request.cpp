@@ -40,11 +40,14 @@ TextRequest parse_text_request(std::string_view body, const RequestLimits& limit
   const Json json = parse_body(body, limits.body);
   RequestFields fields(json);
   TextRequest request;
-  request.options = read_answer_options(fields, limits);
+  request.echo = fields.boolean("echo").value_or(false);
+  request.options = read_answer_options(fields, limits, request.echo ? 0 : 1);
+  // What scores a prompt asks for no token behind it; one is computed all the same, and not told.
+  request.prompt_alone = request.options.max_tokens == 0;
+  if (request.prompt_alone) request.options.max_tokens = 1;
   read_prompts(fields, request, limits);
   if (const auto logprobs = fields.integer("logprobs", 0, kMostAlternatives))
     request.options.logprobs = static_cast<int>(*logprobs);
-  request.echo = fields.boolean("echo").value_or(false);
   fields.unsupported("suffix", Json(""));
   fields.unsupported("best_of", Json(request.options.n));
   fields.finish();

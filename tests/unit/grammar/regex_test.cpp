@@ -226,6 +226,17 @@ TEST(Regex, BombsMeetBudgets) {
   }
   EXPECT_THROW(
       for (;;) { state = many.step(state, random() % 2 ? 'a' : 'b'); }, Error);
+  // What a step that was too dear left half-made belongs to no other state.
+  TextAutomaton failed = regex_automaton("aa((x?){1000}){1000}b|a[0-9]+"), fresh = failed;
+  const TextAutomaton::State begun = after(failed, "a");
+  EXPECT_THROW(failed.step(begun, 'a'), Error);
+  failed.renew();
+  const TextAutomaton::State found = failed.step(begun, '7'), right = after(fresh, "a7");
+  EXPECT_EQ(failed.accepts(found), fresh.accepts(right));
+  for (int byte = 0; byte < 256; ++byte)
+    EXPECT_EQ(failed.step(found, static_cast<std::uint8_t>(byte)) == TextAutomaton::kDead,
+              fresh.step(right, static_cast<std::uint8_t>(byte)) == TextAutomaton::kDead)
+        << byte;
   EXPECT_EQ(walk("((){1000}){1000}", "x"), TextAutomaton::kDead) << "empty, however often";
   EXPECT_NE(walk("(a*)*", "aaaa"), TextAutomaton::kDead);
   EXPECT_NE(walk("((((a|a)*)*)*)*", "aaaa"), TextAutomaton::kDead);

@@ -181,6 +181,20 @@ TEST_F(ConstrainedAnswers, ATokenIsAllowedWhereItsBytesAre) {
   EXPECT_LT(allowed, looked_at);
 }
 
+// A set of places differs behind each digit, and all of them would be hundreds of megabytes behind 1,500.
+TEST_F(ConstrainedAnswers, StatesOfManyPlacesAreForgotten) {
+  ConstrainedText text(compile_constraint({RegexText{"([0-9]{1,90}){1,90}"}, "regex"}, pieces_), false);
+  std::int32_t digit = 0;
+  while (pieces_->bytes(digit) != "7") ++digit;
+  std::size_t most = 0;
+  for (int i = 0; i < 1500; ++i) {
+    text.push(digit);
+    most = std::max(most, text.places());
+  }
+  EXPECT_GT(most, std::size_t{1} << 18);
+  EXPECT_LT(most, std::size_t{1} << 20);
+}
+
 // The first token of a text loses its blank in this tokenizer, so those with a blank would be another text
 // there.
 TEST_F(ConstrainedAnswers, TheFirstTokenOfATextIsWhatIsShown) {

@@ -243,6 +243,9 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
       {R"("chat_template_kwargs": {"x": [1]})", "chat_template_kwargs.x"},
   };
   for (const auto& one : cases) EXPECT_EQ(refused_chat(one.fields).param(), one.param) << one.fields;
+  std::string variables = R"("chat_template_kwargs": {"k": 0)";
+  for (int i = 0; i < 64; ++i) variables += ", \"k" + std::to_string(i) + "\": 0";
+  EXPECT_EQ(refused_chat(variables + "}").param(), "chat_template_kwargs");
   const struct {
     const char *messages, *param;
   } messages[] = {

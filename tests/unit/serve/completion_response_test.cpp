@@ -57,10 +57,13 @@ TEST(CompletionResponse, ChatLogprobsCarryBytes) {
 TEST(CompletionResponse, TextLogprobsTellBrokenTokensApart) {
   CompletionPart one = part(0, "aé", "stop");
   one.text_offset = 3;
-  one.logprobs = {{"a", -0.5, {{"\xc3", -1}, {"\xc2", -2}}}, {"\xc3", -0.25, {}}, {"\xa9", 0, {}}};
+  one.logprobs = {{"a", -0.5, {{"\xc3", -1}, {"\xc2", -2}}, 1},
+                  {"\xc3", -0.25, {}, 1},
+                  {"\xa9", 0, {}, 0},
+                  {"</s>", 0, {}, 0}};
   EXPECT_EQ(
       text_completion(kHead, {one}, {}).at("choices").items()[0].at("logprobs").dump(),
-      R"({"tokens":["a","bytes:\\xc3","bytes:\\xa9"],"token_logprobs":[-0.5,-0.25,0.0],"top_logprobs":[{"bytes:\\xc3":-1.0,"bytes:\\xc2":-2.0},{},{}],"text_offset":[3,4,5]})");
+      R"({"tokens":["a","bytes:\\xc3","bytes:\\xa9","</s>"],"token_logprobs":[-0.5,-0.25,0.0,0.0],"top_logprobs":[{"bytes:\\xc3":-1.0,"bytes:\\xc2":-2.0},{},{},{}],"text_offset":[3,4,5,5]})");
 }
 
 TEST(CompletionResponse, TextAndItsChunks) {
