@@ -193,7 +193,7 @@ def command_page(program, name, summary):
 def commands_document(program):
     parts = sections(help_of(program))
     page = ["# The command line", "", NOTE, ""]
-    page += ["Every command takes the flags of the first section.", "", "## Everywhere", ""]
+    page += ["Every command takes the flags of the first section, and refuses `--memory-limit` where none is kept.", "", "## Everywhere", ""]
     for one in options(parts["Everywhere"]):
         page += option_lines(one)
     page.append("")

@@ -106,9 +106,9 @@ int run(int argc, char** argv, bool json) {
     return 2;
   }
   if (!session.globals.memory_limit.empty() && !app.got_subcommand("quantize") &&
-      !app.got_subcommand("verify"))
+      !app.got_subcommand("verify") && !app.got_subcommand("estimate"))
     fail(ErrorKind::kUnsupported,
-         {"only llmq quantize and llmq verify --rebuild keep a memory limit in this version",
+         {"only llmq quantize, verify --rebuild and estimate --nodes keep a memory limit in this version",
           {},
           "--memory-limit",
           "leave it out"});

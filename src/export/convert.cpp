@@ -1,5 +1,7 @@
 #include "export/convert.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -170,13 +172,21 @@ Making to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkp
 
 namespace {
 
+// What a model's numbers are where no type is named: as its embedding is, BF16 where that has other types.
+DType type_of_numbers(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  const StoredTensor* embedding = checkpoint.find(spec.embedding.tensor);
+  const DType stored = embedding == nullptr ? DType::kBF16 : embedding->view.dtype;
+  return stored == DType::kF32 || stored == DType::kF16 ? stored : DType::kBF16;
+}
+
 Making to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
                 const PackedModules& packed, ConvertReport& report) {
-  // A GGUF has parts of stacks apart, too.
-  if (checkpoint.is_gguf())
-    require_written(ModelSpec::read(checkpoint), request.to, checkpoint.path().string());
   std::optional<DType> dtype = requested_dtype(request.dtype);
-  if (!dtype && checkpoint.is_gguf() && request.adapter.empty()) dtype = DType::kBF16;
+  if (checkpoint.is_gguf()) {
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    require_written(spec, request.to, checkpoint.path().string());  // a GGUF has parts of stacks apart, too
+    if (!dtype && request.adapter.empty()) dtype = type_of_numbers(checkpoint, spec);
+  }
   if (!dtype && !packed.modules.empty()) dtype = DType::kF32;
   const auto target_dtype = [&](const StoredTensor& tensor) {
     const DType as_is = tensor.is_scaled() ? written_dtype(tensor) : tensor.view.dtype;
@@ -221,14 +231,10 @@ Making to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpo
           }};
 }
 
-// F32, F16, BF16 or ggml's block types; as the tensors of the source are where no type is named.
-const GgufFileType& gguf_type(const ConvertRequest& request, const Checkpoint& checkpoint) {
-  std::string name = request.dtype.value_or("");
-  if (name.empty()) {
-    const StoredTensor* embedding = checkpoint.find("model.embed_tokens.weight");
-    const DType stored = embedding == nullptr ? DType::kBF16 : embedding->view.dtype;
-    name = stored == DType::kF32 || stored == DType::kF16 ? short_name(stored) : "bf16";
-  }
+// F32, F16, BF16 or ggml's block types.
+const GgufFileType& gguf_type(const ConvertRequest& request, const Checkpoint& checkpoint,
+                              const ModelSpec& spec) {
+  const std::string name = request.dtype ? *request.dtype : short_name(type_of_numbers(checkpoint, spec));
   if (const GgufFileType* type = find_gguf_file_type(name)) return *type;
   fail(ErrorKind::kUnsupported, {fmt::format("'{}' is no type that a GGUF is written in", name),
                                  {},
@@ -246,8 +252,8 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
   ModelSpec spec;
   begin_together(ranks_of(request.target), [&] {
-    job.file_type = &gguf_type(request, checkpoint);
     spec = ModelSpec::read(checkpoint);
+    job.file_type = &gguf_type(request, checkpoint, spec);
   });
   GgufOutput output(io, checkpoint, spec, job);
   const GgufWritten written = output.write(nullptr, pool);
@@ -287,7 +293,13 @@ void check_conversion(const ConvertRequest& request) {
   const bool of_numbers = request.to == "safetensors" || request.to == kNf4Format;
   if (of_numbers) requested_dtype(request.dtype);
   if (request.to == kMlxFormat && request.dtype) parse_scheme(*request.dtype);
-  if (!of_numbers && !is_one_file(request.to)) packed_format(request.to);
+  std::vector<std::string> names = packed_format_names();
+  names.insert(names.end(), {kGgufFormat, kNf4Format});
+  if (std::find(names.begin(), names.end(), request.to) == names.end())
+    fail(ErrorKind::kUnsupported, {fmt::format("the format '{}' is not written by this version", request.to),
+                                   {},
+                                   "--to",
+                                   fmt::format("formats: {}", fmt::join(names, ", "))});
   if (!request.adapter.empty() && request.to != "safetensors")
     fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only",
                                    {},

@@ -121,6 +121,8 @@ std::optional<PublishedOutput> QuantizeJob::find_unchanged() {
   Ranks& ranks = settings_.ranks();
   std::optional<PublishedOutput> found;
   first_begins(ranks, [&] {
+    const std::string& importance = request_.recipe.gguf.imatrix_out;
+    if (!importance.empty() && !io_.exists(importance)) return;  // only a run writes it
     found = unchanged_output(io_, target(), request_.recipe.to_json().at("evaluate"), digests_);
   });
   digests_.save();

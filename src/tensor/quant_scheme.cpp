@@ -69,8 +69,8 @@ std::string QuantScheme::text() const {
   if (weight_type == WeightType::kFloat8)
     return granularity == Granularity::kGroup    ? (rounds_inputs() ? "mxfp8" : "mxfp8a16")
            : granularity == Granularity::kBlock  ? "fp8_block"
-           : granularity == Granularity::kTensor ? "fp8_static"
-                                                 : "fp8";
+           : granularity == Granularity::kTensor ? (rounds_inputs() ? "fp8_static" : "fp8_tensor_a16")
+                                                 : (rounds_inputs() ? "fp8" : "fp8a16");
   std::string out = fmt::format("w{}a{}", bits, activation_bits);
   switch (granularity) {
     case Granularity::kGroup:

@@ -110,9 +110,9 @@ int run_nodes(const EstimateOptions& options, const GlobalOptions& globals) {
 int run(const EstimateOptions& options, const GlobalOptions& globals) {
   if (options.nodes != 0) return run_nodes(options, globals);
   if (!options.words.recipe.empty() || !options.words.method.empty() || !options.words.settings.empty() ||
-      !options.network.empty())
+      !options.network.empty() || !globals.memory_limit.empty())
     fail(ErrorKind::kUsage,
-         {"--recipe, --method, --set and --network are of a quantization over several nodes",
+         {"--recipe, --method, --set, --network and --memory-limit are of a quantization over several nodes",
           {},
           "--nodes",
           "say how many there are, as in --nodes 8"});

@@ -97,6 +97,11 @@ std::string stored_format(const Checkpoint& checkpoint, const std::string& packe
 std::vector<PlannedModule> mlx_modules(const Checkpoint& checkpoint, const ModelSpec& spec,
                                        const std::string& scheme) {
   const SchemeRequest asked = parse_scheme(scheme);
+  if (asked.symmetric.value_or(false) && asked.weight_type == WeightType::kInteger)
+    fail(ErrorKind::kUnsupported, {"mlx_lm.convert rounds between the ends of each group, not about zero",
+                                   {},
+                                   "--dtype " + scheme,
+                                   "leave out _sym"});
   PlannedModule module;
   module.scheme.bits = asked.bits;
   module.scheme.activation_bits = asked.activation_bits;

@@ -67,12 +67,12 @@ double GgufWritten::bits_per_weight() const {
   return weights == 0 ? 0 : bits / weights;
 }
 
-void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source) {
+void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source, const Path& first) {
   std::error_code ignored;
   if (std::filesystem::equivalent(target.directory, source, ignored))
     fail(ErrorKind::kUsage,
          {"the output is the model that is read", target.directory.string(), {}, "choose another name"});
-  check_output_file(io, target);
+  check_output_file(io, target, first);
 }
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
@@ -162,13 +162,15 @@ void GgufOutput::name_parts(const Path& source) {
     return check_gguf_destination(io_, request_.target, source);
   }
   const std::string stem = target.stem().string();
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
+  for (std::size_t i = 0; i < parts_.size(); ++i)
     names_.push_back(gguf_part_name(stem, static_cast<int>(i) + 1, static_cast<int>(parts_.size())));
+  const Path folder = target.parent_path();
+  for (const std::string& name : names_) {
     OutputTarget part = request_.target;
-    part.directory = target.parent_path() / names_.back();
-    check_gguf_destination(io_, part, source);
+    part.directory = folder / name;
+    check_gguf_destination(io_, part, source, folder / names_.front());
   }
-  target = target.parent_path() / names_.front();
+  target = folder / names_.front();
 }
 
 void GgufOutput::open_writers(const GgufMetadata& metadata, FilePlace place) {

@@ -63,7 +63,7 @@ struct GgufWritten {
 
 // Error(kUsage) where the destination may not be written: no .gguf in its name, something there that may not
 // be replaced, or the model itself.
-void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source);
+void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source, const Path& first = {});
 
 // What choose_gguf_types() looks at.
 GgufMixModel gguf_mix_model(const ModelSpec& spec);

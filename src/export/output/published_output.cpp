@@ -97,7 +97,7 @@ void check_output_directory(Io& io, const OutputTarget& target) {
              elsewhere);
 }
 
-void check_output_file(Io& io, const OutputTarget& target) {
+void check_output_file(Io& io, const OutputTarget& target, const Path& first) {
   const Path& path = target.directory;
   const auto refuse = [&](const std::string& message, const std::string& hint) {
     fail(ErrorKind::kUsage, {message, path.string(), {}, hint});
@@ -108,6 +108,12 @@ void check_output_file(Io& io, const OutputTarget& target) {
   if (!io.exists(path)) return;
   if (!io.read_link(path).empty()) refuse("the output is a symbolic link", "name the file it leads to");
   if (io.is_directory(path)) refuse("a directory of this name exists already", "choose another name");
+  const std::string named = (first.empty() ? path : first).string();
+  const Path report = named + "." + kReportFile;
+  if (!read_report_file(io, report) && !io.is_directory(named + kUnfinishedSuffix))
+    refuse(
+        fmt::format("the file exists already, and no {} says that llmq wrote it", report.filename().string()),
+        "choose another name, or remove it yourself");
   if (!target.overwrite) refuse("the file exists already", "choose another name, or add --overwrite");
   std::array<std::byte, 4> magic{};
   const std::unique_ptr<File> existing = io.open(path);

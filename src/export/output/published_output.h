@@ -24,6 +24,8 @@ namespace llmq {
 inline constexpr const char* kReportFile = "report.json";
 inline constexpr const char* kReportSchema = "llmq.report/1";
 inline constexpr const char* kLatest = "latest";
+// What is not whole yet lies beside the output, in the directory that is called as it is and this.
+inline constexpr const char* kUnfinishedSuffix = ".unfinished";
 
 // "out/x/" and "out/x" are the same place, whose sibling is "out/x.unfinished".
 Path tidy_path(const Path& directory);
@@ -35,8 +37,10 @@ void check_output_directory(Io& io, const OutputTarget& target);
 
 // The documents beside a .gguf file are called as it is and this.
 inline constexpr std::array<std::string_view, 3> kBesideFile = {".report.json", ".manifest.json", ".sig"};
-// The same of a target that is a single file: nothing is there, or, with `overwrite`, a GGUF.
-void check_output_file(Io& io, const OutputTarget& target);
+// The same of a target that is a single file: nothing is there, or, with `overwrite`, a GGUF of llmq, whose
+// report lies beside it or is about to (the file gets its name first). `first`: of a GGUF in several files,
+// the one whose name the report has.
+void check_output_file(Io& io, const OutputTarget& target, const Path& first = {});
 
 // Names "v<number>-<8 hexadecimal digits>" of directories, by number.
 std::vector<std::string> versions_in(Io& io, const Path& directory);

@@ -16,7 +16,6 @@
 namespace llmq {
 namespace {
 
-constexpr const char* kSuffix = ".unfinished";
 constexpr const char* kJournalSchema = "llmq.journal/1";
 constexpr const char *kLock = "lock", *kJournal = "journal", *kFiles = "files", *kPrevious = "previous",
                      *kPruned = "pruned", *kProbe = "probe-";
@@ -56,7 +55,7 @@ bool is_header(const Json& record) {
 
 Path unfinished_place(const OutputTarget& target) {
   const Path output = tidy_path(target.directory);
-  return parent_of(output) / (output.filename().string() + kSuffix);
+  return parent_of(output) / (output.filename().string() + kUnfinishedSuffix);
 }
 
 std::string report_digest(Io& io, const Path& directory) {

@@ -56,6 +56,7 @@ PlanOutline GgufForm::outline() const {
   outline.bytes_in = costs_.bytes_in;
   outline.bytes_written = costs_.bytes_out;
   outline.peak_bytes = costs_.peak_bytes;
+  outline.warnings = plan_.warnings;
   return outline;
 }
 
@@ -151,6 +152,7 @@ void GgufForm::write(const CalibrationSet& calibration, JobOutcome& o) {
   o.predicted_part = seconds_since(start);
   o.peak_rss_bytes = peak_resident_bytes();
   o.peak_device_bytes = in_.settings.backend().peak_bytes();
+  o.warnings = plan_.warnings;
   o.facts.digest = written_.digest;
   o.facts.bytes_out = written_.bytes;
   o.facts.bits_per_weight = o.facts.bits_per_weight_total = written_.bits_per_weight();
@@ -162,7 +164,7 @@ std::string GgufForm::publish(const JobOutcome& outcome, const ManifestText& man
                            {"importance", plan_.importance},
                            {"search", plan_.search == BlockSearch::kBest ? "best" : "ggml"},
                            {"fallbacks", Json::array()},
-                           {"warnings", Json::array()},
+                           {"warnings", text_list(plan_.warnings)},
                            {"tensors", tensors_json(written_)}});
   add_findings(run, outcome);
   run["memory"]["samples"] = memory_.to_json();

@@ -34,6 +34,12 @@ void check_intent(const Recipe& recipe) {
     fail(ErrorKind::kUnsupported,
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", recipe.source,
           "target_bits", "write scheme: q4_k_m"});
+  if (recipe.kv_cache)
+    fail(ErrorKind::kUnsupported, {"a GGUF has no place for scales of a KV cache", recipe.source,
+                                   "kv_cache.dtype", "write format: compressed-tensors, or leave it out"});
+  if (!(recipe.mixed.bits.empty() && recipe.mixed.schemes.empty()))
+    refuse(recipe.mixed.bits.empty() ? "mixed.schemes" : "mixed.bits",
+           "the types inside a GGUF follow llama.cpp's mixes", "leave it out");
   if (recipe.vision)
     fail(ErrorKind::kUnsupported,
          {"a GGUF has the decoder alone, and its vision tower would be a file of its own", recipe.source,
@@ -160,7 +166,9 @@ std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& c
 GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
                         Compute compute, std::uint64_t memory_limit, const PlannedDevices& shared) {
   check_intent(recipe);
+  refuse_packed(checkpoint);
   GgufPlan plan;
+  plan.warnings = told_of_source(recipe, checkpoint, spec);
   plan.ranks = shared.ranks;
   plan.joining_bytes = shared.joining_bytes;
   plan.method = recipe.methods.front();

@@ -35,6 +35,7 @@ struct GgufPlan {
   int ranks = 1;                    // that share the samples, and round a slab of rows each at a time
   std::uint64_t joining_bytes = 0;  // of each of several ranks (Ranks::joining_bytes())
   std::vector<Tensor> tensors;
+  std::vector<std::string> warnings;
 
   Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost
   bool needs_calibration() const { return importance == "calibration"; }

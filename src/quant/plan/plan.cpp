@@ -37,6 +37,14 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
          {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,
           recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
+  const std::pair<const std::string&, const char*> of_gguf[] = {
+      {recipe.gguf.importance, "gguf.importance"},
+      {recipe.gguf.search, "gguf.search"},
+      {recipe.gguf.imatrix_out, "gguf.imatrix_out"}};
+  for (const auto& [value, key] : of_gguf)
+    if (!value.empty())
+      fail(ErrorKind::kUsage, {"is for a GGUF, and the format is " + recipe.format, recipe.source, key,
+                               "write format: gguf, or leave it out"});
   check_kept_columns(recipe);
   if (!recipe.target_bits && !(recipe.mixed.bits.empty() && recipe.mixed.schemes.empty()))
     fail(ErrorKind::kUsage,
@@ -55,10 +63,7 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
          {fmt::format("format {} has no words for experts of one layer that stay dense", recipe.format),
           recipe.source, recipe.mixed.schemes.empty() ? "overrides" : "mixed.schemes",
           "leave dense out, or write format: compressed-tensors"});
-  if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
-    fail(ErrorKind::kUnsupported,
-         {"the checkpoint is quantized already", checkpoint.path().string(), "quantization_config",
-          "give the original one, or what llmq convert --to safetensors makes of it"});
+  refuse_packed(checkpoint);
   if (spec.blocks.empty())
     fail(ErrorKind::kBadInput, {"the model has no decoder block", checkpoint.path().string(), {}, {}});
 }
@@ -234,6 +239,29 @@ bool takes_back_upstream(const Plan& plan) {
   return plan.traits->factorizes && plan.gptq.upstream_share.value_or(0) > 0;
 }
 
+void refuse_packed(const Checkpoint& checkpoint) {
+  if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
+    fail(ErrorKind::kUnsupported,
+         {"the checkpoint is quantized already", checkpoint.path().string(), "quantization_config",
+          "give the original one, or what llmq convert --to safetensors makes of it"});
+}
+
+std::vector<std::string> told_of_source(const Recipe& recipe, const Checkpoint& checkpoint,
+                                        const ModelSpec& spec) {
+  std::vector<std::string> told = recipe.notes;
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears) {
+      const StoredTensor* weight = checkpoint.find(linear.weight.tensor);
+      if (weight == nullptr || !is_block_type(weight->view.dtype)) continue;
+      told.push_back(
+          fmt::format("{} is stored as {} and is rounded a second time, and those like it: what the "
+                      "first rounding lost stays lost",
+                      linear.module, dtype_row(weight->view.dtype).name));
+      return told;
+    }
+  return told;
+}
+
 void check_kept_columns(const Recipe& recipe) {
   const MethodRow* const asked = asked_by_option(recipe);
   if (asked == nullptr || !asked->keeps_columns || recipe.format == kDenseFormat.name) return;
@@ -297,7 +325,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
   if (plan.target_bits) plan.candidates = resolve_candidates(recipe, plan, checkpoint, chosen);
-  for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
+  for (std::string& said : told_of_source(recipe, checkpoint, spec)) plan.warnings.push_back(std::move(said));
   if (plan.traits->factorizes && !devices.host_factorization.empty())
     plan.warnings.push_back(devices.host_factorization);
   if (plan.needs_calibration && compute == Compute::kBFloat16 && !devices.own_products.empty())

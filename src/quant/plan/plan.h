@@ -85,6 +85,13 @@ bool takes_back_upstream(const Plan& plan);
 // Error where columns are to stay at 16 bits and the format has no place for them.
 void check_kept_columns(const Recipe& recipe);
 
+// Error(kUnsupported) where linears lie packed: a second rounding would add its loss to that of the first.
+void refuse_packed(const Checkpoint& checkpoint);
+
+// Warnings of what a recipe asks for and is not done, and of linears that a GGUF holds in block types.
+std::vector<std::string> told_of_source(const Recipe& recipe, const Checkpoint& checkpoint,
+                                        const ModelSpec& spec);
+
 // How many tokens of calibration samples run through the model at a time: whole samples, a number that
 // depends on nothing but their length, so that no figure of the machine enters the order of the sums.
 // Error(kUsage) for samples longer than the model's positions.

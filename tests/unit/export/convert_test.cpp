@@ -311,6 +311,9 @@ TEST_F(ConvertTest, AValueThatLeavesF16IsRefusedByName) {
 TEST_F(ConvertTest, RefusesWhatThisVersionDoesNotWrite) {
   EXPECT_THAT(refusal(source_, disk_ / "out", "onnx").what(),
               HasSubstr("'onnx' is not written by this version"));
+  EXPECT_THAT(refusal(source_, disk_ / "out", "onnx").detail().hint,
+              AllOf(HasSubstr("gguf"), HasSubstr("bitsandbytes"), HasSubstr("mlx")));
+  EXPECT_THAT(refusal(source_, disk_ / "out", "mlx", "w4a16_g64_sym").what(), HasSubstr("leave out _sym"));
   EXPECT_THAT(refusal(source_, disk_ / "out.gguf", "gguf", "q4_k_x").what(), HasSubstr("q4_k_m"));
   EXPECT_THAT(refusal(source_, disk_ / "out", "safetensors", "q8_0").what(),
               HasSubstr("'q8_0' is not written by this version"));

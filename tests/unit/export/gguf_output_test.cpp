@@ -31,7 +31,30 @@ TEST(GgufFile, AGgufWrittenAgainKeepsItsKeysAndTensors) {
   EXPECT_EQ(directory.read("c.gguf"), directory.read("d.gguf"));
 }
 
-TEST(GgufFile, ReplacesOnlyAnotherGgufAndOnlyWhenAsked) {
+// Norms are F32 in every GGUF; the embedding says what the model's numbers are.
+TEST(GgufFile, AsSafetensorsItsNumbersKeepTheirType) {
+  TemporaryDirectory directory;
+  for (const auto& [written, expected] : {std::pair<std::string, DType>{"f32", DType::kF32},
+                                          {"f16", DType::kF16},
+                                          {"bf16", DType::kBF16},
+                                          {"q8_0", DType::kBF16}}) {
+    const Path file = directory / (written + ".gguf");
+    to_gguf(system_io(), kTinystories.string(), file, written);
+    ConvertRequest request;
+    request.source = file.string();
+    request.target.directory = directory / written;
+    request.to = "safetensors";
+    convert(system_io(), open_checkpoint(system_io(), request.source), request);
+    const Checkpoint made = open_checkpoint(system_io(), (directory / written).string());
+    for (const StoredTensor& tensor : made.tensors()) EXPECT_EQ(tensor.view.dtype, expected) << tensor.name;
+    request.target.directory = directory / (written + "-again.gguf");
+    request.to = "gguf";
+    EXPECT_EQ(convert(system_io(), open_checkpoint(system_io(), request.source), request).dtype,
+              written == "q8_0" ? "bf16" : written);
+  }
+}
+
+TEST(GgufFile, ReplacesOnlyAnOutputOfLlmqAndOnlyWhenAsked) {
   TemporaryDirectory directory;
   const auto check = [&](const Path& path, bool overwrite) {
     check_gguf_destination(system_io(), {path, overwrite}, kTinystories);
@@ -41,6 +64,15 @@ TEST(GgufFile, ReplacesOnlyAnotherGgufAndOnlyWhenAsked) {
   EXPECT_NO_THROW(check(directory / "new.gguf", false));
   EXPECT_NO_THROW(check(directory / "a.gguf", true));
   expect_refusal(ErrorKind::kUsage, "--overwrite", [&] { check(directory / "a.gguf", false); });
+  for (const bool overwrite : {false, true})
+    expect_refusal(ErrorKind::kUsage, "text.gguf.report.json says that llmq wrote it",
+                   [&] { check(directory / "text.gguf", overwrite); });
+  std::filesystem::copy_file(directory / "a.gguf", directory / "elses.gguf");
+  directory.write("elses.gguf.report.json", R"({"schema": "somebody's"})");
+  expect_refusal(ErrorKind::kUsage, "remove it yourself", [&] { check(directory / "elses.gguf", true); });
+  std::filesystem::create_directory(directory / "elses.gguf.unfinished");  // of llmq, stopped as it ended
+  EXPECT_NO_THROW(check(directory / "elses.gguf", true));
+  std::filesystem::copy_file(directory / "a.gguf.report.json", directory / "text.gguf.report.json");
   expect_refusal(ErrorKind::kUsage, "no GGUF", [&] { check(directory / "text.gguf", true); });
   expect_refusal(ErrorKind::kUsage, ".gguf", [&] { check(directory / "model", false); });
   expect_refusal(ErrorKind::kUsage, "that is read", [&] {

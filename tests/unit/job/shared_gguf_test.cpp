@@ -99,6 +99,21 @@ TEST_F(SharedGguf, TheMatrixThatRankZeroWritesIsThatOfOneProcess) {
             digest(job_by_ranks(request("file-1", of_file), 1)));
 }
 
+// A file made before has the same bytes, and its importance was not kept.
+TEST_F(SharedGguf, AMatrixThatIsNotThereIsMadeByARun) {
+  const std::vector<std::string> settings = {"method=imatrix", "scheme=q4_0", "calibration.samples=4"};
+  const auto with_matrix = [&] {
+    std::vector<std::string> all = settings;
+    all.push_back("gguf.imatrix_out=" + (scratch_ / "late.imatrix").string());
+    return request("out", all);
+  };
+  job_by_ranks(request("out", settings), 1);
+  EXPECT_EQ(job_by_ranks(request("out", settings), 1).at("status"), Json("unchanged"));
+  EXPECT_THROW(job_by_ranks(with_matrix(), 1), Error) << "--overwrite is needed";
+  scratch_.write("late.imatrix", "");
+  EXPECT_EQ(job_by_ranks(with_matrix(), 1).at("status"), Json("unchanged"));
+}
+
 // Begun by three, stopped on one of them; ended by two, or by one, who know what importance was collected.
 TEST_F(SharedGguf, OthersGoOnWhereRanksWereStopped) {
   const std::vector<std::string> settings = {"method=imatrix", "scheme=q4_k_m", "calibration.samples=24"};

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/backend.h"
+#include "export/convert.h"
 #include "model/open_checkpoint.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/pipeline/imatrix_collection.h"
@@ -15,6 +16,9 @@
 namespace llmq {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const Path kModel = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
@@ -77,6 +81,11 @@ TEST(GgufPlan, SaysWhatItCannotDo) {
               HasSubstr("ignore: the types inside"));
   EXPECT_THAT(gguf_plan_error("method: rtn\noverrides: [{match: a, scheme: w8a16_channel}]\n"),
               HasSubstr("overrides: "));
+  EXPECT_THAT(gguf_plan_error("method: imatrix\nkv_cache: {dtype: fp8}\n"),
+              HasSubstr("kv_cache.dtype: a GGUF"));
+  EXPECT_THAT(gguf_plan_error("method: rtn\nmixed: {bits: [3, 4]}\n"), HasSubstr("mixed.bits: "));
+  EXPECT_THAT(gguf_plan_error("method: rtn\nmixed: {schemes: [w4a16_g64_asym, fp8]}\n"),
+              HasSubstr("mixed.schemes: "));
   EXPECT_THAT(gguf_plan_error("method: rtn\ngguf: {importance: calibration}\n"),
               HasSubstr("without importance"));
   EXPECT_THAT(gguf_plan_error("method: imatrix\ngguf: {importance: none}\n"), HasSubstr("with importance"));
@@ -107,6 +116,58 @@ TEST(GgufRecipe, PathsAreTakenAsTypedEachIntoItsOwnPlace) {
   EXPECT_EQ(recipe.gguf.imatrix_out, "no");
   EXPECT_EQ(recipe.gguf.type, "q5_k_s");
   EXPECT_EQ(recipe.to_json().at("scheme").as_string(), "q5_k_s");
+}
+
+std::string packed_plan_error(const std::string& text) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
+  try {
+    make_plan(Recipe::parse(text, "r.yaml"), checkpoint, ModelSpec::read(checkpoint), Compute::kFloat32, 1,
+              0);
+    return {};
+  } catch (const Error& error) {
+    return error.detail().where + ": " + error.detail().message + "; " + error.detail().hint;
+  }
+}
+
+TEST(GgufRecipe, OtherFormatsRefuseItsKeys) {
+  for (const std::string key : {"importance: none", "search: best", "imatrix_out: m.gguf"})
+    EXPECT_THAT(packed_plan_error("method: rtn\ngguf: {" + key + "}\n"),
+                AllOf(HasSubstr("gguf." + key.substr(0, key.find(':'))), HasSubstr("format: gguf")));
+}
+
+TEST(GgufPlan, SaysWhatARecipeAsksForAndIsNotDone) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
+  Recipe recipe = Recipe::parse("format: gguf\nmethod: rtn\n", "r.yaml");
+  recipe.notes = {"a key is not done"};
+  const GgufPlan plan =
+      make_gguf_plan(system_io(), recipe, checkpoint, ModelSpec::read(checkpoint), Compute::kFloat32, 0);
+  EXPECT_THAT(plan.warnings, ElementsAre("a key is not done"));
+}
+
+// Whatever is made of it: a second rounding of packed codes is refused, of a GGUF's blocks it is said.
+TEST(RoundedTwice, IsRefusedOrSaid) {
+  const testing::TemporaryDirectory disk;
+  const auto converted = [&](const std::string& source, const std::string& to, const std::string& dtype) {
+    ConvertRequest request;
+    request.source = source;
+    request.target.directory = disk / (to == "gguf" ? "q.gguf" : to);
+    request.to = to;
+    request.dtype = dtype;
+    convert(system_io(), open_checkpoint(system_io(), source), request);
+    return request.target.directory.string();
+  };
+  const Checkpoint blocks = open_checkpoint(system_io(), converted(kModel.string(), "gguf", "q8_0"));
+  const ModelSpec spec = ModelSpec::read(blocks);
+  const Recipe to_gguf = Recipe::parse("format: gguf\nmethod: rtn\nscheme: q4_0\n", "r.yaml"),
+               to_packed = Recipe::parse("method: rtn\n", "r.yaml");
+  EXPECT_THAT(make_gguf_plan(system_io(), to_gguf, blocks, spec, Compute::kFloat32, 0).warnings,
+              ElementsAre(HasSubstr("is stored as Q8_0 and is rounded a second time")));
+  EXPECT_THAT(make_plan(to_packed, blocks, spec, Compute::kFloat32, 1, 0).warnings,
+              Contains(HasSubstr("is stored as Q8_0 and is rounded a second time")));
+  const Checkpoint packed = open_checkpoint(
+      system_io(), std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/autoround-auto-gptq/model");
+  EXPECT_THROW(make_gguf_plan(system_io(), to_gguf, packed, ModelSpec::read(packed), Compute::kFloat32, 0),
+               Error);
 }
 
 TEST(GgufRecipe, OtherFormatsRefuseItsTypes) {
