@@ -109,7 +109,7 @@ void check_output_file(Io& io, const OutputTarget& target, const Path& first) {
   if (!io.read_link(path).empty()) refuse("the output is a symbolic link", "name the file it leads to");
   if (io.is_directory(path)) refuse("a directory of this name exists already", "choose another name");
   const std::string named = (first.empty() ? path : first).string();
-  const Path report = named + "." + kReportFile;
+  const Path report = named + std::string(kBesideFile.front());
   if (!read_report_file(io, report) && !io.is_directory(named + kUnfinishedSuffix))
     refuse(
         fmt::format("the file exists already, and no {} says that llmq wrote it", report.filename().string()),

@@ -161,7 +161,6 @@ TEST(HttpServer, AStreamComesInChunks) {
               AllOf(Not(HasSubstr("Transfer-Encoding")), EndsWith("\r\n\r\nsome text")));
 }
 
-// Refusals that no handler sees: alone, and behind an answer or a stream on the same connection.
 // What a client may leave unread waits behind what is being sent, so that one long text comes whole.
 TEST(HttpServer, OneTextMayBeLongerThanWhatMayBeLeftUnread) {
   const Parrot parrot;
@@ -170,6 +169,7 @@ TEST(HttpServer, OneTextMayBeLongerThanWhatMayBeLeftUnread) {
   EXPECT_THAT(answer, EndsWith("\r\n0\r\n\r\n"));
 }
 
+// Refusals that no handler sees: alone, and behind an answer or a stream on the same connection.
 TEST(HttpServer, ARefusalIsAnAnswer) {
   const Parrot parrot;
   const std::pair<const char*, std::string> cases[] = {

@@ -147,16 +147,13 @@ TEST(GgufPlan, SaysWhatARecipeAsksForAndIsNotDone) {
 // Whatever is made of it: a second rounding of packed codes is refused, of a GGUF's blocks it is said.
 TEST(RoundedTwice, IsRefusedOrSaid) {
   const testing::TemporaryDirectory disk;
-  const auto converted = [&](const std::string& source, const std::string& to, const std::string& dtype) {
-    ConvertRequest request;
-    request.source = source;
-    request.target.directory = disk / (to == "gguf" ? "q.gguf" : to);
-    request.to = to;
-    request.dtype = dtype;
-    convert(system_io(), open_checkpoint(system_io(), source), request);
-    return request.target.directory.string();
-  };
-  const Checkpoint blocks = open_checkpoint(system_io(), converted(kModel.string(), "gguf", "q8_0"));
+  ConvertRequest request;
+  request.source = kModel.string();
+  request.target.directory = disk / "q.gguf";
+  request.to = "gguf";
+  request.dtype = "q8_0";
+  convert(system_io(), open_checkpoint(system_io(), request.source), request);
+  const Checkpoint blocks = open_checkpoint(system_io(), request.target.directory.string());
   const ModelSpec spec = ModelSpec::read(blocks);
   const Recipe to_gguf = Recipe::parse("format: gguf\nmethod: rtn\nscheme: q4_0\n", "r.yaml"),
                to_packed = Recipe::parse("method: rtn\n", "r.yaml");
