@@ -106,17 +106,11 @@ std::vector<ScoredToken> CompletionSink::scored(const std::vector<TokenLogprobs>
   for (const TokenLogprobs& one : logprobs) {
     const std::int32_t id = one.chosen.token;
     ScoredToken& token = list.emplace_back(ScoredToken{bytes(id), one.chosen.logprob, {}, 0});
-    if (is_shown(id)) token.characters = characters_of(token.bytes);
+    if (!model_.tokenizer.is_special(id)) token.characters = characters_of(token.bytes);
     for (const TokenLogprob& other : one.likeliest)
       token.likeliest.emplace_back(bytes(other.token), other.logprob);
   }
   return list;
-}
-
-// Special tokens add nothing to a text.
-bool CompletionSink::is_shown(std::int32_t id) const {
-  const std::span<const std::int32_t> one(&id, 1);
-  return model_.tokenizer.decode(one, true) == model_.tokenizer.decode(one, false);
 }
 
 // The tokens of an echoed prompt stand before those that follow it; nothing is said of the first, before
@@ -132,7 +126,7 @@ void CompletionSink::tell_prompt(Choice& choice, const GenerationEvent& event, C
   std::vector<ScoredToken> prompt = scored(all);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::int32_t id = all[i].chosen.token;
-    if (!is_shown(id)) continue;
+    if (model_.tokenizer.is_special(id)) continue;
     prompt[i].characters = characters_of(model_.tokenizer.decode(std::span(&id, 1), true));
     break;
   }

@@ -57,7 +57,6 @@ class CompletionSink : public GenerationSink {
   void tell(const GenerationEvent& event, Time now);
   CompletionPart part_of(Choice& choice, const GenerationEvent& event);
   std::vector<ScoredToken> scored(const std::vector<TokenLogprobs>& logprobs) const;
-  bool is_shown(std::int32_t id) const;
   void tell_prompt(Choice& choice, const GenerationEvent& event, CompletionPart& part) const;
   void measure(Choice& choice, const GenerationEvent& event, Time now);
   void send(const Choice& choice, const CompletionPart& part);

@@ -195,6 +195,11 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   return state_->decoder.decode(std::move(tokens));
 }
 
+bool Tokenizer::is_special(std::int32_t id) const {
+  const AddedToken* added = state_->added_token(id);
+  return added != nullptr && added->special;
+}
+
 std::int32_t Tokenizer::vocabulary_size() const {
   const std::int32_t model = static_cast<std::int32_t>(state_->model.tokens().size());
   return state_->added.empty() ? model : std::max(model, state_->added.back().id + 1);

@@ -32,7 +32,8 @@ class Tokenizer {
   // Bytes of the ids; `skip_special` leaves special tokens out. May be cut inside a character: callers that
   // stream use Utf8Stream.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
-  std::int32_t vocabulary_size() const;  // highest id + 1
+  bool is_special(std::int32_t id) const;  // one of those that decode() leaves out
+  std::int32_t vocabulary_size() const;    // highest id + 1
   std::optional<std::int32_t> id_of(std::string_view token) const;
   std::string token(std::int32_t id) const;  // as written in the file, e.g. "Ġthe"
   std::optional<std::int32_t> bos() const;   // from tokenizer_config.json / special tokens, when known
