@@ -166,6 +166,8 @@ def quantizations(jobs):
     jobs.file("metrics", "metrics/metrics.json")
     jobs.quantize("kv", "--method", "smoothquant", "--set", "scheme=w8a8", "--set", "kv_cache.dtype=fp8", *SHORT, "--set", "evaluate={max_windows: 1}")
     jobs.output("kv")
+    jobs.quantize("float", "--method", "rtn", "--set", "scheme=nvfp4", *SHORT)
+    jobs.output("float")
     jobs.quantize("versions", *budget, *SHORT, "--metrics-out", "metrics")
     jobs.quantize("schemes", "--method", "gptq", "--target-bits", "5", "--set", "mixed={samples: 2, schemes: [w4a16_g64_sym, nvfp4a16, dense]}", *SHORT)
     jobs.output("schemes")
