@@ -67,7 +67,7 @@ MEANINGS = {
     "gguf.importance": "`none`, `calibration` or a file; left out: by the method",
     "gguf.search": "scales of blocks: llama.cpp's search or a wider one; left out: by the method",
     "gguf.imatrix_out": "where the importance of the calibration text is written",
-    "smoothquant.alpha": "one exponent for all inputs, or `search`",
+    "smoothquant.alpha": "one exponent for all inputs; `search`: the scales that lose least",
     "activations.range": "what a calibrated scale of inputs covers",
     "activations.percentile": "with `range: percentile`: the share of values that it covers",
     "portable": "the same bytes on every processor with AVX2",
@@ -236,8 +236,10 @@ def form_at(schema, key):
 
 
 def words_of(form):
-    """What a key takes, in words."""
-    form = form.get("anyOf", [form])[0]
+    """What a key takes, in words: of several forms the first, and single words beside it."""
+    form, *others = form.get("anyOf", [form])
+    if words := [f"`{other['const']}`" for other in others if "const" in other]:
+        return ", or ".join([words_of(form), *words])
     if "$ref" in form:
         return "a scheme ([words](../terms.md#schemes))"
     if "const" in form:
