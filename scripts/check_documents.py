@@ -9,7 +9,7 @@
   source file names, are there.
 - With PROGRAM, every line of code that begins with `llmq` parses: its command and its flags stand in
   `PROGRAM COMMAND --help`, a flag has a value where the help shows one, and what --set changes is a key
-  of docs/reference/recipe.md.
+  of docs/reference/recipe.md. Variables and a launcher with its own flags may stand before it.
 
 Prints one line for each fault and leaves with 1 when there is any. Takes a second. DIR is another tree
 than that of this script, for tests of it.
@@ -27,6 +27,7 @@ WIDTH, ROW_WIDTH, DECISION_LINES = 100, 160, 80
 SOURCES = ("src", "kernels", "tools", "tests", "scripts", "cmake", "recipes", "packaging", ".ci")
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".txt", ".cmake", ".yaml", ".in", ""}
 DOCUMENT = re.compile(r"(?<!'s )(?<![\w/.-])docs/(?:adr/\d{4}[\w.-]*|[\w/-]+\.md)")
+BEFORE_LLMQ = re.compile(r"^(?:[A-Z_]+=\S* +)*(?:(?:mpirun|mpiexec|srun) (?:.* )?)?(?=llmq )")
 NAMED = re.compile(r"^(?:src|kernels|tools|tests|scripts|docs|recipes|share(?!/llmq)|cmake|packaging)/[\w./{},*-]+$")
 
 
@@ -236,7 +237,7 @@ class Program:
 
 
 def command_lines(page):
-    """Lines of code that begin with llmq, continued ones joined, and what stands in `backticks`."""
+    """Lines of code that run llmq, continued ones joined, and what stands in `backticks`."""
     joined, start = "", 0
     for number, line in page.code:
         line = re.sub(r"^\$ ", "", line)
@@ -245,11 +246,13 @@ def command_lines(page):
             joined = joined[:-1] + " "
             continue
         for command in re.split(r"\s*(?:;|&&|\|\||\s\|)\s+|\s{3,}(?=llama|llmq|#)", joined):
+            command = BEFORE_LLMQ.sub("", command)
             if command.startswith("llmq "):
                 yield start, command, True
         joined, start = "", 0
     for number, text in paragraphs(page):
         for _, command in re.findall(r"(`+)(.*?)\1", text):
+            command = BEFORE_LLMQ.sub("", command)
             if command.startswith("llmq "):
                 yield number, command, False
 

@@ -43,6 +43,8 @@ README = f"""# Title
     llmq quantise --dry-run
     llmq quantize --set --dry-run
     echo x && llmq COMMAND --help
+    srun --mpi=pmix -n 2 llmq quantize --dri-run
+    LLMQ_CPU_ISA=avx2 mpirun llmq quantize --dry-run --set a.d=1
 
 ```
 [not a link](nowhere.md) and `scripts/nowhere.sh`
@@ -66,8 +68,10 @@ README.md:12: no recipe key is called a.c
 README.md:13: llmq quantize has no --sets
 README.md:15: 'quantise' is no command of llmq
 README.md:16: --set of llmq quantize has no value
-README.md:21: llmq has no --jsn
-README.md:26: a command behind a list is prose: put it between fences
+README.md:18: llmq quantize has no --dri-run
+README.md:19: no recipe key is called a.d
+README.md:23: llmq has no --jsn
+README.md:28: a command behind a list is prose: put it between fences
 @/adr/0003-long.md:81: 81 lines; a decision has 80 at most
 scripts/run.sh:1: there is no @/gone.md
 """
