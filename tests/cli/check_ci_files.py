@@ -19,6 +19,7 @@ build, source = (os.path.abspath(path) for path in sys.argv[1:3])
 work = tempfile.mkdtemp()
 image, packages = os.path.join(work, "image"), os.path.join(work, "packages")  # the container's files, and what its first stage leaves
 prefix = os.path.join(image, "usr")
+TEXTS = ["LICENSE", "NOTICE", "/usr/share/doc/llmq/"]  # what an image copies, and where to
 RECIPE = "version: 1\nmodel: {model}\noutput: out/model\nmethod: rtn\nevaluate: {{max_windows: 1, max_kl: 5}}\n"
 
 
@@ -114,7 +115,7 @@ def check_dockerfile():
     expect(len(stages) == 2, "a Dockerfile of two stages")
     (built,) = [rest for word, rest in stages[0] if word == "RUN"]
     subprocess.run(["sh", "-e", "-c", here(built)], cwd=source, env={**os.environ, "BUILD": build}, check=True)
-    (copied,) = [rest.split() for word, rest in stages[1] if word == "COPY"]
+    texts, copied = sorted((rest.split() for word, rest in stages[1] if word == "COPY"), key=lambda words: words[0] == "--from=build")
     expect(copied[0] == "--from=build" and os.listdir(here(copied[1])), f"Dockerfile copies what the first stage left: {copied[1]}")
     (named,) = [re.search(r"apt-get install .*?(/\S+\.deb)", rest)[1] for word, rest in stages[1] if word == "RUN" and "apt-get install" in rest]
     (package,) = glob.glob(here(named))
@@ -124,7 +125,8 @@ def check_dockerfile():
     (program,) = [json.loads(rest)[0] for word, rest in stages[1] if word == "ENTRYPOINT"]
     expect(os.access(os.path.join(prefix, "bin", program), os.X_OK), f"the entry point {program} is installed")
     kept = open(os.path.join(prefix, "share/doc/llmq/copyright")).read()  # all that debian:bookworm-slim keeps of that folder
-    expect(open(os.path.join(source, "NOTICE")).read() in kept and "common-licenses/Apache-2.0" in kept, "the image keeps NOTICE and names the licence")
+    expect(open(os.path.join(source, "NOTICE")).read() in kept and "common-licenses/Apache-2.0" in kept, "the package says NOTICE and names the licence")
+    expect(texts == TEXTS and all(os.path.getsize(os.path.join(source, name)) for name in texts[:-1]), "the image has both texts themselves")
 
 
 def check_github(model):
@@ -257,6 +259,7 @@ def check_launchers(model):
     made = dict.fromkeys(("FROM", "RUN"), "")
     for word, rest in instructions("docker/Dockerfile.mpi"):
         made[word] = made.get(word, "") + rest + "\n"
+    expect(" ".join(TEXTS) in made["COPY"].splitlines(), "Dockerfile.mpi: the image has LICENSE and NOTICE")
     expect("libllmq_mpi.so /usr/lib/llmq/" in made["RUN"], "Dockerfile.mpi: the plug-in lies where /usr/bin/llmq looks for it")
     with open(os.path.join(source, "share/launchers/trainjob.yaml")) as file:
         runtime, train = yaml.safe_load_all(file)
