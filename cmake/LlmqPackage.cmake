@@ -10,9 +10,9 @@ set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/debian/debian_form.c
 set(CPACK_PACKAGE_CONTACT ${LLMQ_MAINTAINER})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "quantizes language models and proves the result")
 set(CPACK_PACKAGE_DESCRIPTION "llmq turns an FP16 or BF16 language model into a packed INT4, INT8,
-FP8 or FP4 checkpoint that vLLM, Transformers, GPTQModel and llama.cpp load
-unchanged, and proves by perplexity, KL divergence and top-1 agreement that
-the result is still the same model. It also serves models by OpenAI's API. No
+FP8 or FP4 checkpoint for vLLM, Transformers, GPTQModel and llama.cpp, and
+proves by perplexity, KL divergence and top-1 agreement that the result is
+still the same model. It also serves models by OpenAI's API. No
 Python, no framework and no GPU is needed.")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE 1)

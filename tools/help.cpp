@@ -5,8 +5,8 @@ namespace {
 
 constexpr char kAbout[] =
     "llmq turns an FP16 or BF16 language model into a packed INT4, INT8, FP8 or FP4\n"
-    "checkpoint that vLLM, Transformers, GPTQModel and llama.cpp load unchanged, and\n"
-    "proves that it is still the same model.";
+    "checkpoint for vLLM, Transformers, GPTQModel and llama.cpp, and proves that it\n"
+    "is still the same model.";
 
 constexpr char kFooter[] =
     "\nA first run:\n"
