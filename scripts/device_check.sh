@@ -4,10 +4,11 @@
 #   device_check.sh pack BUILD INTO         here: the programs of a build with CUDA, their libraries and this script, as a folder and INTO.tar.gz
 #   device_check.sh run [FOLDER] [RESULTS] [PART...]
 #                                           there; logs and figures in RESULTS. Parts, all of them where none is named:
-#     tests      every operation of the backend against the reference
+#     tests      every operation of the backend against the reference; GPTQ's codes against the processor's, from the same Gram matrices
 #     sanitizer  the same under compute-sanitizer, where it is installed
 #     bench      operations at the shapes of large models, beside what the device and cuBLASLt can do, and which bars are met; llmq bench
-#     perplexity a model on both backends, in float32: they must agree to four digits. MODEL=DIR names one more, beside the small one that is packed
+#     perplexity a model on both backends: they must agree to four digits in float32, to a thousandth in bfloat16. MODEL=DIR names one more, beside
+#                the small one that is packed
 #     quantize   LAYERS (2) blocks of random weights in the shapes of Qwen3-32B and Llama-3-8B: seconds of a whole model by those of its blocks, which say
 #                nothing of quality. Takes 8 GiB of disk in WORK (RESULTS/work)
 set -uo pipefail
@@ -19,10 +20,10 @@ pack() {
   "$build/tools/llmq" --version --json | grep -q '"cuda": *"' || { echo "device_check: $build was built without CUDA" >&2; exit 2; }
   "$build/tools/llmq" --version --json | grep -q '"cuda": *".*sm_90' ||
     echo "device_check: $build is built for few architectures; -DLLMQ_CUDA_ARCHITECTURES=ALL has the machine code of every GPU" >&2
-  cmake --build "$build" --target llmq llmq_kernels_backend llmq_device_bench llmq_make_checkpoint || exit 1
+  cmake --build "$build" --target llmq llmq_kernels_backend llmq_unit_quant llmq_device_bench llmq_make_checkpoint || exit 1
   rm -rf "$into"
   mkdir -p "$into/bin" "$into/lib" "$into/models"
-  cp "$build/tools/llmq" "$build/tests/llmq_kernels_backend" "$build/tests/bench/llmq_device_bench" "$build/tests/memory/llmq_make_checkpoint" "$into/bin/"
+  cp "$build/tools/llmq" "$build"/tests/llmq_{kernels_backend,unit_quant} "$build/tests/bench/llmq_device_bench" "$build/tests/memory/llmq_make_checkpoint" "$into/bin/"
   cp -r "$root/tests/models/tinystories-656k" "$root/README.md" "$into/models/"
   # What the loader would look for there, but for the C library, which is that machine's own.
   ldd "$into"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -I{} cp -L {} "$into/lib/"
@@ -41,12 +42,13 @@ tests_part() {
   "$tests" --gtest_filter="$on_device" 2>&1 | tee "$results/backend.log" | grep -E '^\[  (PASSED|FAILED|SKIPPED)' || true
   grep -q '^\[  PASSED  \] [1-9]' "$results/backend.log" && ! grep -qE '^\[  (FAILED|SKIPPED)' "$results/backend.log" || { echo "FAILED  backend"; failed=1; }
   grep "factor leaves" "$results/backend.log"  # cuSOLVER's residuals beside the host's
+  part codes env LLMQ_CODES_DEVICE="$device" "$folder/bin/llmq_unit_quant" --gtest_filter=Gptq.ADeviceGivesTheProcessorsCodes && grep "codes are equal" "$results/codes.log"
 }
 
 sanitizer_part() {
   command -v compute-sanitizer >/dev/null || { echo "skipped sanitizer: compute-sanitizer is not installed"; return; }
   for tool in memcheck racecheck initcheck synccheck; do
-    part "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter="$on_device:-*ModelShapes*:*OddShapes*:RowInvariance*"
+    part "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter="$on_device:-*ModelShapes*:*RowInvariance*:*LibraryProducts*"
   done
 }
 
@@ -55,25 +57,29 @@ bench_part() {
   for on in cpu "$device"; do part "bench_$on" "$folder/bin/llmq" bench "$model" --device "$on" --json ${SMALL:+--prompt-tokens 8 --new-tokens 2 --runs 1}; done
 }
 
-# alike NAME: what perplexity_NAME_cpu and that of the device say, which must be the same to four digits
+# alike NAME COMPUTE: what perplexity_NAME_COMPUTE_cpu and that of the device say, which must be the same: float32 to four digits, bfloat16 to a thousandth
 alike() {
-  local on values=()
-  for on in cpu "$device"; do values+=("$(grep -oE '"ppl": *[0-9.e+-]+' "$results/perplexity_$1_$on.log" | head -1 | sed 's/.*: *//')"); done
-  awk -v cpu="${values[0]}" -v other="${values[1]}" -v name="$1" -v device="$device" 'BEGIN {
+  local on values=() share=5e-5 words="to four digits"
+  [ "$2" = float32 ] || share=1e-3 words="to a thousandth"
+  for on in cpu "$device"; do values+=("$(grep -oE '"ppl": *[0-9.e+-]+' "$results/perplexity_$1_$2_$on.log" | head -1 | sed 's/.*: *//')"); done
+  awk -v cpu="${values[0]}" -v other="${values[1]}" -v name="$1, $2" -v device="$device" -v share="$share" -v words="$words" 'BEGIN {
     apart = other - cpu; if (apart < 0) apart = -apart
-    same = cpu > 0 && other > 0 && apart <= 5e-5 * cpu
-    printf "%s, float32: perplexity %s on cpu, %s on %s: %s\n", name, cpu, other, device, same ? "the same to four digits" : "NOT the same to four digits"
+    same = cpu > 0 && other > 0 && apart <= share * cpu
+    printf "%s: perplexity %s on cpu, %s on %s: %sthe same %s\n", name, cpu, other, device, same ? "" : "NOT ", words
     exit !same }'
 }
 
 perplexity_part() {
-  local each name on
+  local each name on compute
   for each in "$model" ${MODEL:+"$MODEL"}; do
     name=$(basename "$(realpath "$each")")
-    for on in cpu "$device"; do
-      part "perplexity_${name}_$on" "$folder/bin/llmq" eval-ppl "$each" --text "$folder/models/README.md" --compute float32 --device "$on" --json ${SMALL:+--context 32 --max-windows 1}
+    for compute in float32 bfloat16; do
+      for on in cpu "$device"; do
+        part "perplexity_${name}_${compute}_$on" "$folder/bin/llmq" eval-ppl "$each" --text "$folder/models/README.md" --compute "$compute" --device "$on" --json \
+          ${SMALL:+--context 32 --max-windows 1}
+      done
+      part "perplexity_${name}_$compute" alike "$name" "$compute" && cat "$results/perplexity_${name}_$compute.log"
     done
-    part "perplexity_$name" alike "$name" && cat "$results/perplexity_$name.log"
   done
 }
 
@@ -111,7 +117,7 @@ run() {  # SMALL=1 DEVICE=emulated tries the script itself where there is no GPU
   [ "$device" != emulated ] || on_device="*/cuda_emulated_t*:*/cuda_stand_in_t*"
   export LD_LIBRARY_PATH=$folder/lib:${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64  # cuSOLVER and cuBLASLt are that machine's
   tests=$folder/bin/llmq_kernels_backend model=$folder/models/tinystories-656k
-  { nvidia-smi; "$folder/bin/llmq" --version --json; uname -srm; } >"$results/machine.txt" 2>&1
+  { nvidia-smi; nvidia-smi -q -d CLOCK,POWER; "$folder/bin/llmq" --version --json; uname -srm; } >"$results/machine.txt" 2>&1
   for one in "${@:-all}"; do
     case $one in
       all) for each in tests sanitizer bench perplexity quantize; do "${each}_part"; done ;;
@@ -124,7 +130,7 @@ run() {  # SMALL=1 DEVICE=emulated tries the script itself where there is no GPU
 }
 
 case ${1:-} in
-  pack) [ $# -eq 3 ] || { sed -n 2,11p "${BASH_SOURCE[0]}"; exit 2; }; pack "$2" "$3" ;;
+  pack) [ $# -eq 3 ] || { sed -n 2,13p "${BASH_SOURCE[0]}"; exit 2; }; pack "$2" "$3" ;;
   run) shift; run "$@" ;;
-  *) sed -n 2,11p "${BASH_SOURCE[0]}"; exit 2 ;;
+  *) sed -n 2,13p "${BASH_SOURCE[0]}"; exit 2 ;;
 esac

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -207,9 +208,12 @@ std::vector<GptqOptions> search_sets() {
 }
 
 // From identical weights and Gram matrices a device's codes are the processor's: it does the same operations
-// in the same order.
+// in the same order. LLMQ_CODES_DEVICE=cuda, as scripts/device_check.sh asks, takes a GPU, of whose codes one
+// in a thousand may be a near-tie that went the other way; each group with one is named.
 TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
-  std::size_t equal = 0, one_apart = 0, all = 0;
+  std::size_t equal = 0, one_apart = 0, all = 0, turn_of_case = 0;
+  const char* const asked = std::getenv("LLMQ_CODES_DEVICE");
+  const bool emulated = asked == nullptr || std::string_view(asked) == "emulated";
   // shift: of the rows' weights in turn up, not at all and down, so that zeros lie at either end.
   const auto compare = [&](const QuantScheme& scheme, const GptqOptions& options, std::int64_t rows,
                            std::int64_t group_size, float shift) {
@@ -221,15 +225,22 @@ TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
     f.silence(7);
     f.see_inputs();
     const QuantizedMatrix host = f.quantize(options);
-    f.backend = make_emulated_cuda_backend(2, {0, {}, {}, 4 << 10});  // rows go in two parts
+    f.backend = emulated ? make_emulated_cuda_backend(2, {0, {}, {}, 4 << 10})  // rows go in two parts
+                         : make_backend({asked, 2, {}, DeviceUse::kCalibration});
     const QuantizedMatrix device = f.quantize(options);
-    EXPECT_EQ(device.zeros, host.zeros);
-    EXPECT_EQ(device.scales, host.scales);
+    if (emulated) {
+      EXPECT_EQ(device.zeros, host.zeros);
+      EXPECT_EQ(device.scales, host.scales);
+    }
     all += host.codes.size();
+    ++turn_of_case;
     for (std::size_t i = 0; i < host.codes.size(); ++i) {
       const int apart = std::abs(int{device.codes[i]} - int{host.codes[i]});
       equal += apart == 0 ? 1 : 0;
       one_apart += apart == 1 ? 1 : 0;
+      if (apart != 0)
+        std::printf("case %zu, row %zu, channel %zu: %d on the device, %d on the processor\n", turn_of_case,
+                    i / 150, i % 150, int{device.codes[i]}, int{host.codes[i]});
     }
   };
   // rows that fill no tile, a channel of more than one block; every granularity and every order with zeros
@@ -249,7 +260,10 @@ TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
       compare(scheme, options, 24, turn % 2 == 0 ? 70 : 72, 0.1f);
     }
   std::printf("%zu of %zu codes are equal, %zu are one step apart\n", equal, all, one_apart);
-  EXPECT_EQ(equal, all);
+  if (emulated)
+    EXPECT_EQ(equal, all);
+  else
+    EXPECT_GE(static_cast<double>(equal), 0.999 * static_cast<double>(all));
 }
 
 // Weights go up and codes, scales and zeros come down, whatever is searched; with them the differences of
