@@ -1,8 +1,8 @@
 // What a device is asked to reach, and whether it does: from measured lines and the device's own limits to
 // one verdict a bar.
 //
-//   calibration_bf16   products of the peak by registers            0.75 at the slowest shape
-//   gram               products of the fastest of those             0.60 at the slowest shape
+//   calibration_bf16   products of those of product_8192            0.85 at the slowest shape
+//   gram               products of the same, useful ones            0.70 at the slowest shape
 //   linear_w4a16       bytes of the read bandwidth, one row         0.80
 //                      time of 16 rows, of that of one              1.15 at most
 //                      time of dequantize_cublaslt, of its own      2    at the worst of 1 to 16 rows
@@ -20,8 +20,8 @@
 namespace llmq {
 
 namespace measured {  // names of operations
-inline constexpr const char *kCalibration = "calibration_bf16", *kGram = "gram",
-                            *kCodes4 = "linear_w4a16_g128", *kInt8 = "linear_w8a8",
+inline constexpr const char *kLargeProduct = "product_8192", *kCalibration = "calibration_bf16",
+                            *kGram = "gram", *kCodes4 = "linear_w4a16_g128", *kInt8 = "linear_w8a8",
                             *kDequantized = "dequantize_cublaslt", *kAttention = "attention_decode";
 }
 

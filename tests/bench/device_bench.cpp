@@ -106,6 +106,21 @@ void time_dequantized(TimedDevice& d, const Product& codes, const QuantizedMatri
   d.kept.clear();
 }
 
+// What the library reaches with room to spread: products of calibration are held against it.
+void time_large_product(TimedDevice& d) {
+  const std::int64_t n = 8192;
+  const std::vector<BFloat16> numbers = random_numbers(d.bits, n, n);
+  const std::unique_ptr<PreparedWeight> weight =
+      d.backend.prepare(TensorView(numbers.data(), DType::kBF16, Shape{n, n}), Compute::kBFloat16);
+  const TensorView x = d.random(DType::kBF16, Shape{n, n}), y = d.random(DType::kF32, Shape{n, n}),
+                   w(d.copied(numbers), DType::kBF16, Shape{n, n});
+  if (const std::optional<Measured> line = d.time_cublas(
+          Product{measured::kLargeProduct, n, n, 2 * static_cast<double>(n * n)}.at(n), y,
+          [&](int) { d.backend.linear(y, x, *weight, {}); }, [&](int) { d.cublas->multiply(y, x, w); }))
+    d.report(*line);
+  d.kept.clear();
+}
+
 // The linears of Qwen3-32B over a chunk of calibration, and the Gram matrices of their inputs.
 void time_calibration(TimedDevice& d, Backend& calibration, std::int64_t divided) {
   bool library = false;
@@ -258,8 +273,10 @@ void run(Backend& backend, Backend& calibration, bool small, const std::vector<s
   }
   if (asked(measured::kAttention))
     for (const std::int64_t sequences : {1, 8}) time_attention(d, small ? 64 : 8192, sequences);
-  if (asked(measured::kCalibration) || asked(measured::kGram))
+  if (asked(measured::kCalibration) || asked(measured::kGram)) {
+    if (d.cublas) time_large_product(d);
     time_calibration(d, calibration, small ? 64 : 1);
+  }
   for (const KernelChoice& choice : calibration.kernel_choices())
     std::printf("# %s: %s%s%s\n", choice.what.c_str(), choice.kernel.c_str(), choice.why.empty() ? "" : ", ",
                 choice.why.c_str());
