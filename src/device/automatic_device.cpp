@@ -9,7 +9,8 @@
 namespace llmq {
 namespace {
 
-// Where every part of scripts/device_check.sh has passed. A row needs the page that says so.
+// Where every test of the backend passed on a device, as the part `tests` of scripts/device_check.sh runs them.
+// A row needs the page that says so, and what did not run.
 struct ProvedArchitecture {
   int major, minor;
   const char *day, *page;
@@ -27,13 +28,14 @@ AutomaticDevice choose_device(const GpuSight& sight, const char* forced_level) {
       std::begin(kProved), std::end(kProved),
       [&](const ProvedArchitecture& row) { return row.major == gpu.major && row.minor == gpu.minor; });
   if (proved == std::end(kProved))
-    return {"cpu",
-            fmt::format("--device auto is cpu: the device suite has not passed on sm_{}{} yet, which {} is; "
-                        "--device cuda computes there",
-                        gpu.major, gpu.minor, gpu.name),
-            true};
+    return {
+        "cpu",
+        fmt::format("--device auto is cpu: the backend's tests have not passed on sm_{}{} yet, which {} is; "
+                    "--device cuda computes there",
+                    gpu.major, gpu.minor, gpu.name),
+        true};
   return {"cuda",
-          fmt::format("--device auto is cuda: {} is sm_{}{}, on which the device suite passed on {} ({})",
+          fmt::format("--device auto is cuda: {} is sm_{}{}, on which the backend's tests passed on {} ({})",
                       gpu.name, gpu.major, gpu.minor, proved->day, proved->page),
           true};
 }

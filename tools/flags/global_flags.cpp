@@ -23,7 +23,7 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
   app.add_flag("--json", globals.json, "One JSON document on stdout and nothing else")->group(group);
   app.add_option("--device", globals.device,
                  "auto, cpu, cuda or cuda:N; auto is cuda where the first GPU is of a kind on which the "
-                 "device suite has passed (sm_90), else cpu")
+                 "backend's tests have passed (sm_90), else cpu")
       ->group(group)
       ->type_name("DEVICE");
   app.add_option("--compute", globals.compute, "Arithmetic of the forward pass: float32 or bfloat16")

@@ -12,12 +12,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(AutomaticDevice, IsCudaWhereTheDeviceSuiteHasPassed) {
+TEST(AutomaticDevice, IsCudaWhereTheBackendsTestsHavePassed) {
   const AutomaticDevice chosen = choose_device({SeenGpu{"NVIDIA H100 80GB HBM3", 9, 0}, {}}, nullptr);
   EXPECT_EQ(chosen.device, "cuda");
   EXPECT_EQ(chosen.why,
-            "--device auto is cuda: NVIDIA H100 80GB HBM3 is sm_90, on which the device suite passed on 26 "
-            "November 2026 (docs/measurements/gpu.md)");
+            "--device auto is cuda: NVIDIA H100 80GB HBM3 is sm_90, on which the backend's tests passed on "
+            "26 November 2026 (docs/measurements/gpu.md)");
   EXPECT_TRUE(std::ifstream(std::string(LLMQ_SOURCE_DIR) + "/docs/measurements/gpu.md").good());
   EXPECT_TRUE(chosen.has_gpu);
 }
