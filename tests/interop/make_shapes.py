@@ -123,6 +123,27 @@ GEMMA4_26B_A4B = {
     "vision_soft_tokens_per_image": 280}
 
 
+LLAMA_4_SCOUT = {
+    "architectures": ["Llama4ForConditionalGeneration"], "boi_token_index": 200080, "eoi_token_index": 200081, "image_token_index": 200092,
+    "model_type": "llama4",
+    "text_config": {
+        "attention_bias": False, "attention_chunk_size": 8192, "attention_dropout": 0.0, "bos_token_id": 200000, "eos_token_id": [200001, 200007, 200008],
+        "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02, "interleave_moe_layer_step": 1, "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384, "max_position_embeddings": 10485760, "model_type": "llama4_text", "no_rope_layers": [], "num_attention_heads": 40,
+        "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16, "output_router_logits": False,
+        "pad_token_id": 200018, "rms_norm_eps": 1e-05,
+        "rope_scaling": {"factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "rope_theta": 500000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "torch_dtype": "bfloat16", "use_cache": True,
+        "use_qk_norm": True, "vocab_size": 202048},
+    "torch_dtype": "bfloat16",
+    "vision_config": {
+        "attention_dropout": 0.0, "hidden_act": "gelu", "hidden_size": 1408, "image_size": 336, "initializer_range": 0.02, "intermediate_size": 5632,
+        "model_type": "llama4_vision_model", "multi_modal_projector_bias": False, "norm_eps": 1e-05, "num_attention_heads": 16, "num_channels": 3,
+        "num_hidden_layers": 34, "patch_size": 14, "pixel_shuffle_ratio": 0.5, "projector_dropout": 0.0, "projector_input_dim": 4096,
+        "projector_output_dim": 4096, "rope_theta": 10000, "vision_feature_layer": -1, "vision_feature_select_strategy": "default",
+        "vision_output_dim": 4096}}
+
+
 def with_mtp(tensors, hidden):
     """The tensors that predict a further token: a block of full attention, and what is before and behind it. Transformers passes over them."""
     block = "model.language_model.layers.3."
@@ -171,6 +192,7 @@ MODELS = {
     "gemma-4-26b-a4b": (GEMMA4_26B_A4B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "qwen3.6-27b": (QWEN36_27B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "qwen3.6-35b-a3b": (QWEN36_35B_A3B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
+    "llama-4-scout": (LLAMA_4_SCOUT, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
     "gpt-oss-20b": (GPT_OSS_20B, AutoModelForCausalLM, mxfp4),
 }
 

@@ -263,7 +263,7 @@ void find_repeated_defaults(const Yaml& mapping, const std::string& prefix, cons
       find_repeated_defaults(member.value, path + ".", file, found);
       continue;
     }
-    if (is_a_choice(path)) continue;
+    if (is_a_choice(path) || path == "overrides") continue;
     Recipe plain, set;
     for (Recipe* const recipe : {&plain, &set})
       if (prefix == "evaluate.") recipe->set("evaluate={}");
