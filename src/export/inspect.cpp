@@ -79,6 +79,13 @@ std::string form_of(const StoredTensor& tensor) {
   return lower(dtype_row(tensor.view.dtype).name);
 }
 
+// bitsandbytes' scales, which stand beside the tensor.
+std::uint64_t bytes_of_scales(const StoredTensor& tensor) {
+  if (!tensor.bits_and_bytes) return 0;
+  const StoredTensor::Part &scales = tensor.bits_and_bytes->scales, &nested = tensor.bits_and_bytes->nested;
+  return scales.view.bytes() + (nested.view.pointer == nullptr ? 0 : nested.view.bytes());
+}
+
 // Bits of the dense linears, and the type most of them have.
 void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> linears, Inspection& into) {
   double bits = 0, weights = 0;
@@ -86,7 +93,7 @@ void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> li
   for (const std::string& linear : linears) {
     const StoredTensor* tensor = checkpoint.find(linear + ".weight");
     if (tensor == nullptr) continue;
-    bits += 8.0 * static_cast<double>(tensor->bytes_on_disk());
+    bits += 8.0 * static_cast<double>(tensor->bytes_on_disk() + bytes_of_scales(*tensor));
     weights += static_cast<double>(tensor->view.shape.elements());
     const std::string name = form_of(*tensor);
     dtype = dtype.empty() || dtype == name ? name : "mixed";
