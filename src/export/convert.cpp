@@ -273,6 +273,7 @@ Json conversion_json(const ConvertRequest& request) {
                              {"dtype", request.dtype ? Json(*request.dtype) : Json()}});
   if (!request.adapter.empty()) asked["adapter"] = request.adapter;
   if (request.split_max_size != 0) asked["split_max_size"] = request.split_max_size;
+  if (request.double_quant) asked["double_quant"] = true;
   return asked;
 }
 
@@ -286,6 +287,8 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
   if (const Json* size = asked.find("split_max_size");
       size != nullptr && size->is_integer() && size->as_integer() > 0)
     request.split_max_size = static_cast<std::uint64_t>(size->as_integer());
+  if (const Json* nested = asked.find("double_quant"); nested != nullptr)
+    request.double_quant = *nested == Json(true);
   return request;
 }
 
@@ -300,6 +303,8 @@ void check_conversion(const ConvertRequest& request) {
                                    {},
                                    "--to",
                                    fmt::format("formats: {}", fmt::join(names, ", "))});
+  if (request.double_quant && request.to != kNf4Format)
+    fail(ErrorKind::kUsage, {"scales are nested in NF4 only", {}, "--double-quant", "--to bitsandbytes"});
   if (!request.adapter.empty() && request.to != "safetensors")
     fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only",
                                    {},

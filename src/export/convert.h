@@ -40,8 +40,9 @@ struct ConvertRequest {
   std::string adapter;               // directory of one that is folded in; empty: none
   // Bytes of tensors in each file of a GGUF (split_gguf()), or of each shard; 0: one file, shards of 5 GB.
   std::uint64_t split_max_size = 0;
-  std::string version;  // of llmq, for report.json
-  int threads = 0;      // 0: the cores this process may use; gguf and adapters only
+  bool double_quant = false;  // to bitsandbytes: the scales are rounded to 8 bits, too
+  std::string version;        // of llmq, for report.json
+  int threads = 0;            // 0: the cores this process may use; gguf and adapters only
   std::function<void(const std::string& tensor)> on_tensor;  // before each, may throw to stop
   ManifestText manifest;                                     // none is written without
   // What loaders read is whole, at `made`, a directory or a file, and has no name yet; false: it shall not
@@ -61,7 +62,7 @@ struct ConvertReport {
 };
 
 // What a manifest says was asked, and a request of it; Error(kBadInput) naming `file` where it is of another
-// form. {source, to, dtype}, and the adapter where there is one
+// form. {source, to, dtype}, and what else was asked
 Json conversion_json(const ConvertRequest& request);
 ConvertRequest conversion_request(const Json& asked, const std::string& file);
 

@@ -96,17 +96,19 @@ Making to_nf4(Io& io, const ConvertRequest& request, const Checkpoint& checkpoin
     const DType own = asked && is_float(stored) ? *asked : stored;
     return own == DType::kF32 || own == DType::kF16 ? own : DType::kBF16;
   };
+  const bool nested = request.double_quant;
   RoundedOutput output;
   output.modules = nf4_modules(checkpoint, spec);
-  output.declare = [=](const PlannedModule& m) { return declare_nf4(m, dtype_of(m)); };
+  const auto form_of = [=](const PlannedModule& m) { return Nf4Form{dtype_of(m), nested}; };
+  output.declare = [=](const PlannedModule& m) { return declare_nf4(m, form_of(m)); };
   output.pack = [=](const PlannedModule& m, std::span<const float> weight) {
-    return pack_nf4(m, weight, dtype_of(m));
+    return pack_nf4(m, weight, form_of(m));
   };
   std::vector<std::string> left = unpacked_linears(spec, output.modules);
   left.insert(left.begin(), spec.head_module);
-  output.config = nf4_config(left, dtype_of(output.modules.front()));
+  output.config = nf4_config(left, form_of(output.modules.front()));
   output.dense = asked;
-  report.dtype = "nf4";
+  report.dtype = nested ? "nf4_nested" : "nf4";
   return to_rounded(io, request, checkpoint, spec, output);
 }
 

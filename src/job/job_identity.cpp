@@ -67,6 +67,7 @@ Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkp
         Json::object({{"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}})},
        {"name", is_one_file(request.to) ? Json(request.source) : Json()}});
   if (request.split_max_size != 0) job["convert"]["split_max_size"] = request.split_max_size;
+  if (request.double_quant) job["convert"]["double_quant"] = true;
   if (request.adapter.empty()) return job;
   for (const Path& path : LoraAdapter::files(system_io(), request.adapter))
     job["adapter"][path.filename().string()] = sha256(path);

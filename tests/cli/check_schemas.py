@@ -211,7 +211,8 @@ def journals(jobs):
 
 def conversions(jobs):
     write_adapter(jobs.folder / "adapter")
-    for words in (["convert", "rtn", "gptq", "--to", "gptq_v2"], ["convert", MODEL, "dense.gguf", "--to", "gguf"], ["merge", MODEL, "merged", "--lora", "adapter"]):
+    for words in (["convert", "rtn", "gptq", "--to", "gptq_v2"], ["convert", MODEL, "dense.gguf", "--to", "gguf"], ["merge", MODEL, "merged", "--lora", "adapter"],
+                  ["convert", MODEL, "nf4", "--to", "bitsandbytes", "--double-quant"], ["convert", MODEL, "shards", "--split-max-size", "1MB"]):
         for _ in ("done", "unchanged"):
             jobs.run(words[0], *words)
         jobs.output(words[2])

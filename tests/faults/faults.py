@@ -407,6 +407,8 @@ FAULTS = [
           [("llmq_unit_export", "Mlx.IsThePackages*")]),
     Fault("mlx-codes-against-whole-zeros", "src/quant/methods/rtn.cpp", "const float steps = (weight[k] + matrix.minima[g]) / matrix.scales[g];",
           "const float steps = weight[k] / matrix.scales[g] + nearest<OneRow>(matrix.minima[g] / matrix.scales[g]);", [("llmq_unit_quant", "Rtn.RoundsAgainst*")]),
+    Fault("nested-scales-with-their-mean", "src/export/formats/nested_scales.cpp", "for (float& scale : left) scale -= nested.offset;", "",
+          [("llmq_unit_export", "Nf4.NestedScalesAre*:Nf4.NestedScalesOf*")]),
     Fault("nf4-ties-go-up", "src/export/formats/nf4.cpp", "scaled > (kNf4[k] + kNf4[k + 1]) / 2", "scaled >= (kNf4[k] + kNf4[k + 1]) / 2",
           [("llmq_unit_export", "Nf4.TiesAndZeros")]),
     Fault("table-units-as-stored", "src/tensor/ggml_choice.cpp", "const float id = inverse(d * static_cast<float>(fields.s[j]));",

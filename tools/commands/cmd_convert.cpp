@@ -30,6 +30,8 @@ void add_convert(CLI::App& app, Session& session) {
                    "such as w4a16_g64, which is the usual one. To gguf: " +
                        gguf_file_type_names())
       ->type_name("TYPE");
+  command->add_flag("--double-quant", options->request.double_quant,
+                    "To bitsandbytes: the scales of NF4 in 8 bits, too (bnb_4bit_use_double_quant)");
   command
       ->add_option("--split-max-size", options->split_max_size,
                    "Several files, each with this many bytes of tensors at most, e.g. 2GB: to gguf "

@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstring>
 
 #include "base/error.h"
+#include "export/formats/absmax_blocks.h"
+#include "export/formats/nested_scales.h"
 #include "export/formats/packed_formats.h"
 #include "export/output/packed_writer.h"
 #include "tensor/stored_float.h"
@@ -41,27 +40,19 @@ std::uint8_t nf4_code(float scaled) {
   return code;
 }
 
-// Codes, a byte each, and the scale of each run. A run at the end that is shorter is divided, not multiplied,
-// as the package does.
-std::vector<float> round_to_nf4(std::span<const float> x, std::span<std::uint8_t> codes) {
-  constexpr float kLeast = 1e-38f;
-  std::vector<float> scales;
-  for (std::size_t first = 0; first < x.size(); first += kNumbersOfAScale) {
-    const std::size_t end = std::min(first + kNumbersOfAScale, x.size());
-    const bool whole = end - first == kNumbersOfAScale;
-    float largest = 0;
-    for (std::size_t i = first; i < end; ++i) largest = std::max(largest, std::fabs(x[i]));
-    const float divisor = std::max(largest, kLeast), inverse = 1 / divisor;
-    scales.push_back(whole ? largest : divisor);
-    for (std::size_t i = first; i < end; ++i)
-      codes[i] = nf4_code(std::clamp(whole ? x[i] * inverse : x[i] / divisor, -1.f, 1.f));
-  }
-  return scales;
-}
+constexpr std::size_t kOffsetText = 22;  // of any FP32 number that is not negative, as a double
 
-std::string state_text(const PlannedModule& m, DType dtype) {
-  return fmt::format(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]}})",
-                     kNumbersOfAScale, torch_dtype_name(dtype), m.out_features, m.in_features);
+// Python's json.dumps; with nested scales as long as it can get, so that its length is known without them.
+std::string state_text(const PlannedModule& m, const Nf4Form& form, float offset = 0) {
+  const std::string said =
+      fmt::format(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}])",
+                  kNumbersOfAScale, torch_dtype_name(form.dtype), m.out_features, m.in_features);
+  if (!form.nested) return said + "}";
+  const std::string number = Json(static_cast<double>(offset)).dump();
+  return said +
+         fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {}}})",
+                     kScalesOfANest, number) +
+         std::string(kOffsetText - number.size(), ' ');
 }
 
 }  // namespace
@@ -85,52 +76,75 @@ std::vector<PlannedModule> nf4_modules(const Checkpoint& checkpoint, const Model
   return modules;
 }
 
-std::vector<TensorDeclaration> declare_nf4(const PlannedModule& m, DType dtype) {
-  const std::int64_t numbers = m.out_features * m.in_features,
-                     scales = (numbers + static_cast<std::int64_t>(kNumbersOfAScale) - 1) /
-                              static_cast<std::int64_t>(kNumbersOfAScale);
+std::vector<TensorDeclaration> declare_nf4(const PlannedModule& m, const Nf4Form& form) {
+  const auto blocks = [](std::int64_t count, std::size_t block) {
+    const auto size = static_cast<std::int64_t>(block);
+    return (count + size - 1) / size;
+  };
+  const std::int64_t numbers = m.out_features * m.in_features, scales = blocks(numbers, kNumbersOfAScale);
   const std::string weight = m.module + ".weight";
-  return {{weight, DType::kU8, {numbers / 2, 1}},
-          {weight + ".absmax", DType::kF32, {scales}},
-          {weight + ".quant_map", DType::kF32, {std::ssize(kNf4)}},
-          {weight + ".quant_state.bitsandbytes__nf4", DType::kU8, {std::ssize(state_text(m, dtype))}}};
-}
-
-std::vector<PackedTensor> pack_nf4(const PlannedModule& m, std::span<const float> weight, DType dtype) {
-  std::vector<float> x(weight.begin(), weight.end());
-  for (float& value : x) {
-    if (storing_overflows(value, dtype))
-      fail(ErrorKind::kBadInput, {fmt::format("holds {}, which {} does not", value, dtype_row(dtype).name),
-                                  {},
-                                  m.module + ".weight",
-                                  "write bf16"});
-    value = stored_float(value, dtype);
+  std::vector<TensorDeclaration> tensors = {
+      {weight, DType::kU8, {numbers / 2, 1}},
+      {weight + ".absmax", form.nested ? DType::kU8 : DType::kF32, {scales}}};
+  if (form.nested) {
+    tensors.push_back({weight + ".nested_absmax", DType::kF32, {blocks(scales, kScalesOfANest)}});
+    tensors.push_back({weight + ".nested_quant_map", DType::kF32, {std::ssize(dynamic_map())}});
   }
-  std::vector<std::uint8_t> codes(x.size());
-  const std::vector<float> scales = round_to_nf4(x, codes);
-  std::vector<std::byte> pairs(codes.size() / 2);
-  for (std::size_t i = 0; i < pairs.size(); ++i)
-    pairs[i] = static_cast<std::byte>(codes[2 * i] << 4 | codes[2 * i + 1]);
-  const std::string state = state_text(m, dtype);
-  const std::vector<TensorDeclaration> declared = declare_nf4(m, dtype);
-  std::vector<PackedTensor> tensors;
-  tensors.push_back({declared[0], std::move(pairs)});
-  tensors.push_back({declared[1], scale_bytes(scales, DType::kF32)});
-  tensors.push_back({declared[2], scale_bytes(kNf4, DType::kF32)});
-  const auto text = std::as_bytes(std::span(state));
-  tensors.push_back({declared[3], {text.begin(), text.end()}});
+  tensors.push_back({weight + ".quant_map", DType::kF32, {std::ssize(kNf4)}});
+  tensors.push_back(
+      {weight + ".quant_state.bitsandbytes__nf4", DType::kU8, {std::ssize(state_text(m, form))}});
   return tensors;
 }
 
-Json nf4_config(const std::vector<std::string>& dense, DType dtype) {
+std::vector<PackedTensor> pack_nf4(const PlannedModule& m, std::span<const float> weight,
+                                   const Nf4Form& form) {
+  std::vector<float> x(weight.begin(), weight.end());
+  for (float& value : x) {
+    if (storing_overflows(value, form.dtype))
+      fail(ErrorKind::kBadInput,
+           {fmt::format("holds {}, which {} does not", value, dtype_row(form.dtype).name),
+            {},
+            m.module + ".weight",
+            "write bf16"});
+    value = stored_float(value, form.dtype);
+  }
+  std::vector<std::uint8_t> codes(x.size());
+  const std::vector<float> scales = round_in_blocks(x, kNumbersOfAScale, nf4_code, codes);
+  std::vector<std::byte> pairs(codes.size() / 2);
+  for (std::size_t i = 0; i < pairs.size(); ++i)
+    pairs[i] = static_cast<std::byte>(codes[2 * i] << 4 | codes[2 * i + 1]);
+  const auto copied = [](const auto& of) {
+    const auto raw = std::as_bytes(std::span(of));
+    return std::vector<std::byte>(raw.begin(), raw.end());
+  };
+  std::vector<std::vector<std::byte>> bytes = {std::move(pairs)};  // in the order of declare_nf4()
+  std::string state = state_text(m, form);
+  if (form.nested) {
+    const NestedScales nested = nest_scales(scales);
+    bytes.push_back(copied(nested.codes));
+    bytes.push_back(scale_bytes(nested.absmax, DType::kF32));
+    bytes.push_back(scale_bytes(dynamic_map(), DType::kF32));
+    state = state_text(m, form, nested.offset);
+  } else {
+    bytes.push_back(scale_bytes(scales, DType::kF32));
+  }
+  bytes.push_back(scale_bytes(kNf4, DType::kF32));
+  bytes.push_back(copied(state));
+  std::vector<PackedTensor> tensors;
+  for (TensorDeclaration& declared : declare_nf4(m, form))
+    tensors.push_back({std::move(declared), std::move(bytes[tensors.size()])});
+  return tensors;
+}
+
+Json nf4_config(const std::vector<std::string>& dense, const Nf4Form& form) {
   Json skipped = Json::array();
   for (const std::string& module : dense) skipped.push_back(module);
   return Json::object({{"_load_in_4bit", true},
                        {"_load_in_8bit", false},
-                       {"bnb_4bit_compute_dtype", std::string(torch_dtype_name(dtype))},
+                       {"bnb_4bit_compute_dtype", std::string(torch_dtype_name(form.dtype))},
                        {"bnb_4bit_quant_storage", "uint8"},
                        {"bnb_4bit_quant_type", "nf4"},
-                       {"bnb_4bit_use_double_quant", false},
+                       {"bnb_4bit_use_double_quant", form.nested},
                        {"llm_int8_enable_fp32_cpu_offload", false},
                        {"llm_int8_has_fp16_weight", false},
                        {"llm_int8_skip_modules", std::move(skipped)},
