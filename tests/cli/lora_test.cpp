@@ -13,6 +13,7 @@ namespace llmq::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string adapter_in(const Scratch& scratch, const std::string& name = "adapter", std::uint64_t seed = 1) {
   return write_tiny_adapter(ModelSpec::read(open_checkpoint(system_io(), tinystories())), scratch / name,
@@ -87,6 +88,32 @@ TEST(Lora, RunsAsTheMergedModelDoes) {
   EXPECT_GT(std::abs(loss(tinystories(), {}) - in_it), 1e-3 * in_it);
   EXPECT_EQ(run_llmq({"generate", tinystories(), "--prompt", "a", "--lora", scratch / "nowhere"}).exit_code,
             2);
+}
+
+// QLoRA: an adapter that was trained beside NF4 is folded into the numbers that NF4 stands for, and what
+// comes of that is quantized anew, as if those numbers had been a dense model.
+TEST(Merge, FoldsIntoWhatNf4StandsFor) {
+  const Scratch scratch;
+  const std::string adapter = adapter_in(scratch), base = scratch / "nf4";
+  const auto done = [](const Words& words) {
+    const Outcome outcome = run_llmq(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  };
+  const auto same_weights = [&](const std::string& a, const std::string& b) {
+    return read_file(scratch / (a + "/model.safetensors")) == read_file(scratch / (b + "/model.safetensors"));
+  };
+  done({"convert", tinystories(), base, "--to", "bitsandbytes", "--double-quant"});
+  done({"convert", base, scratch / "dense", "--to", "safetensors"});
+  for (const std::string from : {"nf4", "dense"}) {
+    done({"merge", scratch / from, "--lora", adapter, scratch / (from + "-merged")});
+    done({"quantize", "--method", "awq", "--model", scratch / (from + "-merged"), "--output",
+          scratch / (from + "-awq"), "--set", "scheme=w4a16_g64_asym", "--set", "calibration.samples=2",
+          "--set", "calibration.sequence_length=64"});
+  }
+  EXPECT_TRUE(same_weights("nf4-merged", "dense-merged"));
+  EXPECT_TRUE(same_weights("nf4-awq", "dense-awq"));
+  EXPECT_FALSE(same_weights("nf4-merged", "dense"));
+  EXPECT_THAT(read_file(scratch / "nf4-merged/config.json"), Not(HasSubstr("quantization_config")));
 }
 
 // Rounding leaves what a linear reads as it was; AWQ does not, and an adapter of the original would be
