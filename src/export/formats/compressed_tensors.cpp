@@ -120,7 +120,7 @@ Json weights_config(const PlannedModule& m) {
 Json compressed_config(const ListedModules& listed) {
   std::vector<PlannedModule> distinct;
   std::vector<Json> targets;
-  const std::set<std::string> uniform = uniform_experts(listed, same_group);
+  const std::set<std::string> uniform = uniform_experts(listed, same_group), linears = listed_linears(listed);
   std::set<std::string> said;
   for (const PlannedModule& m : listed.packed) {
     const auto found = std::find_if(distinct.begin(), distinct.end(),
@@ -138,6 +138,8 @@ Json compressed_config(const ListedModules& listed) {
       targets[index].push_back(compressed_target(m.module, listed.wrapper));
     else if (said.insert(experts).second)
       targets[index].push_back("re:" + experts_expression(experts, listed.wrapper));
+    if (const auto values = missing_values(m.module, linears))
+      targets[index].push_back(compressed_target(*values, listed.wrapper));
   }
   std::string_view format = compressed_format(distinct.front().scheme);
   Json groups = Json::object();

@@ -58,11 +58,10 @@ std::string below_model(std::string_view name, bool any = false) {
   return pattern;
 }
 
-// Experts of a layer once, where all of them are dense, in the place of the first linear of theirs. Attention
-// whose keys are its values (Gemma 4) has no v_proj, and vLLM wants to hear the same of q, k and v.
+// Experts of a layer once, where all of them are dense, in the place of the first linear of theirs.
 std::vector<std::string> dense_names(const ListedModules& listed, const std::set<std::string>& uniform) {
-  std::set<std::string> there(listed.dense.begin(), listed.dense.end()), said;
-  for (const PlannedModule& m : listed.packed) there.insert(m.module);
+  const std::set<std::string> linears = listed_linears(listed);
+  std::set<std::string> said;
   std::vector<std::string> names;
   for (const std::string& module : listed.dense) {
     const std::string experts = experts_of(module);
@@ -70,8 +69,7 @@ std::vector<std::string> dense_names(const ListedModules& listed, const std::set
       names.push_back(module);
     else if (said.insert(experts).second)
       names.push_back(experts);
-    if (const auto values = values_beside(module); values && !there.contains(*values))
-      names.push_back(*values);
+    if (const auto values = missing_values(module, linears)) names.push_back(*values);
   }
   return names;
 }
@@ -146,6 +144,17 @@ std::vector<std::string> part_expressions(const ListedModules& listed) {
 }
 
 std::string tower_expression(const std::string& module) { return below_model(module, true) + "$"; }
+
+std::set<std::string> listed_linears(const ListedModules& listed) {
+  std::set<std::string> linears(listed.dense.begin(), listed.dense.end());
+  for (const PlannedModule& m : listed.packed) linears.insert(m.module);
+  return linears;
+}
+
+std::optional<std::string> missing_values(const std::string& module, const std::set<std::string>& linears) {
+  const std::optional<std::string> values = values_beside(module);
+  return values && !linears.contains(*values) ? values : std::nullopt;
+}
 
 std::string compressed_target(const std::string& module, const WrapperSpec* wrapper) {
   return wrapper == nullptr ? module : "re:" + name_expression(module, wrapper);

@@ -7,6 +7,7 @@
 // Transformers' conversion_mapping.py, vLLM's hf_to_vllm_mapper and apply_vllm_mapper().
 #pragma once
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -47,6 +48,12 @@ std::vector<std::string> part_expressions(const ListedModules& listed);
 // ^(?:model\.)?visual\.blocks\.[0-9]+\.attn\.qkv$: this linear of each of a tower's blocks, which are alike.
 // Transformers 5 has no vision_model where CLIP's and SigLIP's checkpoints have one, and vLLM has it.
 std::string tower_expression(const std::string& module);
+
+// All linears that are listed.
+std::set<std::string> listed_linears(const ListedModules& listed);
+// Attention whose keys are its values (Gemma 4) has no v_proj, and vLLM wants to hear the same of q, k and v:
+// the v_proj that is missing beside a k_proj; nullopt of others.
+std::optional<std::string> missing_values(const std::string& module, const std::set<std::string>& linears);
 
 // As compressed-tensors has them: names of a decoder alone, "re:" and an expression of a wrapper's.
 std::string compressed_target(const std::string& module, const WrapperSpec* wrapper);

@@ -89,6 +89,7 @@ Json modelopt_config(const ListedModules& listed) {
                                    {},
                                    "format",
                                    "write format: compressed-tensors"});
+  const std::set<std::string> linears = listed_linears(listed);
   std::set<std::string> algorithms;
   Json layers = Json::object();
   for (const PlannedModule& m : listed.packed) {
@@ -96,6 +97,7 @@ Json modelopt_config(const ListedModules& listed) {
     algorithms.insert(algorithm);
     Json layer = Json::object({{"quant_algo", algorithm}});
     if (is_nvfp4(m.scheme)) layer["group_size"] = kNvfp4Group;
+    if (const auto values = missing_values(m.module, linears)) layers[*values] = layer;
     layers[m.module] = std::move(layer);
   }
   Json config = Json::object({{"ignore", text_list(modelopt_ignore(listed))},

@@ -129,6 +129,42 @@ PlannedModule packed_as(const std::string& name, int bits) {
   return module;
 }
 
+// So it is of the names that mixed outputs list.
+TEST(ListedNames, ValuesThatAreKeysAreTargetsBesideThem) {
+  for (const char* const stored : kDecoders) {
+    const WrapperSpec wrapper = wrapper_under(stored);
+    const std::string attention = stored + std::string(".layers.5.self_attn.");
+    const std::vector<PlannedModule> modules = {packed_as(attention + "q_proj", 8),
+                                                packed_as(attention + "k_proj", 8),
+                                                packed_as(stored + std::string(".layers.5.mlp.up_proj"), 4)};
+    const Json config = packed_format("compressed-tensors").config({modules, {}, &wrapper});
+    std::vector<std::string> targets;
+    for (const Json& target : config.at("config_groups").at("group_0").at("targets").items())
+      targets.push_back(target.as_string());
+    ASSERT_EQ(targets.size(), 3u);
+    for (const char* const decoder : kDecoders)
+      for (const char* const part : {"q_proj", "k_proj", "v_proj"})
+        EXPECT_TRUE(any_fits(targets, fmt::format("{}.layers.5.self_attn.{}", decoder, part)))
+            << stored << " as " << decoder << ": " << part;
+  }
+  PlannedModule queries = packed_as("model.layers.0.self_attn.q_proj", 4), keys = queries, other = queries;
+  keys.module = "model.layers.0.self_attn.k_proj", other.module = "model.layers.0.mlp.up_proj";
+  for (PlannedModule* m : {&queries, &keys})
+    m->scheme.weight_type = WeightType::kFloat4, m->scheme.group_size = kNvfp4Group;
+  other.scheme.weight_type = WeightType::kFloat8, other.scheme.bits = 8;
+  other.scheme.granularity = Granularity::kTensor, other.scheme.activation_bits = 8;
+  other.scheme.activation_scale = ActivationScale::kTensor;
+  const std::vector<PlannedModule> modules = {queries, keys, other};
+  const Json config = packed_format("modelopt").config({modules, {}});
+  const Json layers =
+      Json::parse(R"({"model.layers.0.self_attn.q_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+    "model.layers.0.self_attn.v_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+    "model.layers.0.self_attn.k_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+    "model.layers.0.mlp.up_proj": {"quant_algo": "FP8"}})",
+                  "layers");
+  EXPECT_EQ(config.at("quantized_layers").dump(), layers.dump());
+}
+
 // vLLM asks for the stack, or for experts.0.gate_proj, whatever the checkpoint calls it.
 TEST(ListedNames, ExpertsOfALayerAreListedAsOne) {
   std::vector<PlannedModule> modules = {packed_as("model.layers.0.self_attn.q_proj", 4)};
