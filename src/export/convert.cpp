@@ -10,6 +10,7 @@
 #include "export/adapter_fold.h"
 #include "export/conversion_steps.h"
 #include "export/dense_values.h"
+#include "export/formats/fused_scales.h"
 #include "export/formats/mlx.h"
 #include "export/formats/nf4.h"
 #include "export/formats/output_format.h"
@@ -146,6 +147,9 @@ Making to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkp
                              {},
                              "--dtype",
                              "leave it out, or use --to safetensors"});
+  if (const FusedScales scales = read_fused_scales(checkpoint, packed.modules);
+      scales.weights && ranks_of(request.target).rank() == 0)
+    Log::get().warn(fmt::format("{}: {}", request.source, said_of_keeping(*scales.weights, request.to)));
   std::vector<PlannedModule> modules = packed.modules;
   if (const std::optional<DType> dtype = packed_format(request.to).scale_dtype)
     for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;

@@ -130,7 +130,8 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
     result.scheme = common_scheme(packed.modules);
     result.bits_per_weight = stored_bits_per_weight(packed.format, packed.modules);
     if (!in_a_foreign_container(checkpoint.config()))
-      result.loaders = loader_verdicts(packed.format, packed.modules, result.path);
+      result.loaders = loader_verdicts(packed.format, packed.modules, result.path,
+                                       {dense_linears, read_fused_scales(checkpoint, packed.modules)});
   }
   for (const PlannedModule& m : packed.modules)
     result.modules.push_back(

@@ -1,5 +1,5 @@
-// What a checkpoint is, from headers alone: family, sizes, scheme, bits per weight, tensors; errors per
-// module from report.json when there is one.
+// What a checkpoint is, from headers and a few numbers (export/formats/fused_scales.h): family, sizes,
+// scheme, bits per weight, tensors; errors per module from report.json when there is one.
 #pragma once
 #include <optional>
 #include <string>

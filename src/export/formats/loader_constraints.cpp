@@ -96,27 +96,22 @@ std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   return "";
 }
 
-std::string fusion_complaint(std::span<const PlannedModule> modules) {
-  struct Parts {
-    const PlannedModule* first;
-    int wanted, found;
-  };
-  std::map<std::string, Parts> fused;
-  std::set<std::string> names;
+// Of the parts that the model has: where keys are the values (Gemma 4) there is no v_proj, and blocks that
+// read other blocks' keys have q_proj alone.
+std::string fusion_complaint(std::span<const PlannedModule> modules, std::span<const std::string> dense) {
+  std::map<std::string, const PlannedModule*> fused;  // the first of each set
+  std::set<std::string> names(dense.begin(), dense.end());
   for (const PlannedModule& m : modules) names.insert(m.module);
   for (const PlannedModule& m : modules) {
-    const FusedLinear whole = fused_linear(m.module, names);
-    const auto [entry, fresh] = fused.try_emplace(whole.module, Parts{&m, whole.parts, 0});
-    ++entry->second.found;
-    const PlannedModule& first = *entry->second.first;
-    if (!fresh && !(first.scheme == m.scheme))
+    const PlannedModule& first = *fused.try_emplace(fused_linear(m.module, names).module, &m).first->second;
+    if (!(first.scheme == m.scheme))
       return fmt::format("{} and {} become one linear there and have different schemes", first.module,
                          m.module);
   }
-  for (const auto& [name, parts] : fused)
-    if (parts.found != parts.wanted)
-      return fmt::format("{} becomes part of {} there, whose other parts are not quantized",
-                         parts.first->module, name);
+  for (const std::string& module : dense)
+    if (const auto found = fused.find(fused_linear(module, names).module); found != fused.end())
+      return fmt::format("{} becomes part of {} there, and {} is not quantized", found->second->module,
+                         found->first, module);
   std::map<std::string, const PlannedModule*> mixtures;  // the first of each layer's experts
   for (const PlannedModule& m : modules) {
     const std::string experts = experts_of(m.module);
@@ -144,15 +139,35 @@ std::string uniformity_complaint(const LoaderRow& row, std::span<const PlannedMo
   return "";
 }
 
+std::string scales_complaint(const UnlikeScales& scales) {
+  return fmt::format(
+      "{} and {} become one linear there and have different global scales ({} and {}), of which one would "
+      "decode both: the weights would be wrong",
+      scales.first, scales.second, scales.of_first, scales.of_second);
+}
+
+std::string inputs_note(const UnlikeScales& scales) {
+  return fmt::format(
+      "{} and {} become one linear there, whose inputs are rounded by one of their scales ({} and {}), and "
+      "evaluations here round them by each",
+      scales.first, scales.second, scales.of_first, scales.of_second);
+}
+
 // Marlin's tiles are 64 outputs x 128 inputs or 128 x 64, of whole groups (marlin_padded_nk).
 std::string padding_note(std::span<const PlannedModule> modules) {
   std::map<std::string, PlannedModule> fused;  // the linears that an engine runs, with all their outputs
+  std::set<std::string> names;
+  for (const PlannedModule& m : modules) names.insert(m.module);
   for (const PlannedModule& m : modules) {
     if (const LinearKind kind = kind_of(m);
         kind != LinearKind::kIntegers && kind != LinearKind::kNvfp4 && kind != LinearKind::kMxfp4)
       continue;
-    const auto [entry, fresh] = fused.try_emplace(fused_linear(m.module).module, m);
-    if (!fresh) entry->second.out_features += m.out_features;
+    PlannedModule one = m;
+    const std::optional<std::string> values = values_beside(m.module);
+    if (values && !names.contains(*values))
+      one.out_features *= 2;  // keys that are the values lie there as both
+    const auto [entry, fresh] = fused.try_emplace(fused_linear(m.module).module, one);
+    if (!fresh) entry->second.out_features += one.out_features;
   }
   for (const auto& [name, m] : fused) {
     const std::int64_t group = std::max(group_size_of(m.scheme), 1);
@@ -167,6 +182,14 @@ std::string padding_note(std::span<const PlannedModule> modules) {
   return "";
 }
 
+std::string note_of(const LoaderRow& row, std::span<const PlannedModule> modules, const FusedScales& scales) {
+  const bool rounds = row.kind == LinearKind::kNvfp4 || row.kind == LinearKind::kFloat8Inputs;
+  std::string note = row.fuses && rounds && scales.inputs ? inputs_note(*scales.inputs) : "";
+  if (const std::string padding = row.pads ? padding_note(modules) : ""; !padding.empty())
+    note += (note.empty() ? "" : "; ") + padding;
+  return note;
+}
+
 std::string with_directory(std::string_view command, const std::string& directory) {
   const std::size_t hole = command.find("{}");
   return std::string(command.substr(0, hole)) + directory + std::string(command.substr(hole + 2));
@@ -175,7 +198,7 @@ std::string with_directory(std::string_view command, const std::string& director
 }  // namespace
 
 std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<const PlannedModule> modules,
-                                           const std::string& directory) {
+                                           const std::string& directory, const BesidePacked& beside) {
   std::vector<LoaderVerdict> verdicts;
   std::string_view answered;  // the loader that has its verdict
   for (const LoaderRow& row : loader_rows()) {
@@ -188,7 +211,9 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
       reason = complaint(row, m);
       if (!reason.empty()) break;
     }
-    if (reason.empty() && row.fuses) reason = fusion_complaint(modules);
+    if (reason.empty() && row.fuses) reason = fusion_complaint(modules, beside.dense);
+    if (reason.empty() && row.fuses && row.kind == LinearKind::kNvfp4 && beside.scales.weights)
+      reason = scales_complaint(*beside.scales.weights);
     if (reason.empty() && row.uniform_experts) reason = uniformity_complaint(row, modules, true);
     if (reason.empty() && row.uniform) reason = uniformity_complaint(row, modules, false);
     const bool fits = reason.empty();
@@ -197,7 +222,7 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
     if (fits && reasoned) verdicts.pop_back();
     if (fits || !row.silent)
       verdicts.push_back({std::string(row.label), fits, reason, with_directory(row.command, directory),
-                          fits && row.pads ? padding_note(modules) : ""});
+                          fits ? note_of(row, modules, beside.scales) : ""});
   }
   return verdicts;
 }

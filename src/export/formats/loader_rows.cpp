@@ -104,11 +104,11 @@ constexpr LoaderRow float4_marlin(std::string_view loader, std::string_view form
 }
 
 // Floats of 8 bits beside inputs of 8 bits.
-constexpr LoaderRow float8(std::string_view format) {
+constexpr LoaderRow float8(std::string_view format, std::string_view label) {
   return {.loader = "vLLM, FP8",
           .format = format,
           .kernel = "the FP8 kernel",
-          .label = "vLLM 0.33 (FP8 kernels)",
+          .label = label,
           .symmetric_bits = kEight,
           .fuses = true,
           .command = kServe,
@@ -145,9 +145,9 @@ constexpr std::array kLoaders = {
               .fuses = true,
               .command = kServe,
               .kind = LinearKind::kInt8Inputs},
-    float8("compressed-tensors"),
+    float8("compressed-tensors", "vLLM 0.33 (FP8 kernels)"),
     float4_marlin("vLLM, NVFP4", "compressed-tensors", kFp4Marlin, LinearKind::kNvfp4),
-    float4_marlin("vLLM, MXFP4", "compressed-tensors", "vLLM 0.33 (MXFP4 Marlin kernels)",
+    float4_marlin("vLLM, MXFP4", "compressed-tensors", "vLLM 0.33 (MXFP4 Marlin kernels, from Ampere on)",
                   LinearKind::kMxfp4),
     LoaderRow{.loader = "vLLM, MXFP8",
               .format = "compressed-tensors",
@@ -157,7 +157,7 @@ constexpr std::array kLoaders = {
               .fuses = true,
               .command = kServe,
               .kind = LinearKind::kMxfp8Inputs},
-    float8("modelopt"),
+    float8("modelopt", "vLLM 0.33 (FP8 kernels, from Ada on)"),
     float4_marlin("vLLM, NVFP4", "modelopt", kFp4Marlin, LinearKind::kNvfp4),
     LoaderRow{.loader = kTransformers,
               .format = "compressed-tensors",

@@ -41,7 +41,8 @@ CardFacts card_facts(const JobOutcome& o) {
 std::vector<std::pair<std::string, std::string>> packed_documents(const Plan& plan, const PlanCosts& costs,
                                                                   const QuantizeReport& report,
                                                                   const JobOutcome& outcome) {
-  const std::vector<LoaderVerdict> loaders = loader_verdicts(plan.format, plan.modules, outcome.output);
+  const std::vector<LoaderVerdict> loaders =
+      loader_verdicts(plan.format, plan.modules, outcome.output, {plan.ignored});
   const Json document = make_report(outcome.facts, loaders, run_json(plan, costs, report, outcome));
   return {{"report.json", document.dump(1) + "\n"},
           {"report.html", make_html_report(document)},

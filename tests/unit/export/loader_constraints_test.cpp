@@ -7,6 +7,7 @@
 
 #include <regex>
 
+#include "tests/unit/export/named_scheme.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
 namespace llmq::testing {
@@ -25,8 +26,8 @@ std::vector<PlannedModule> block(const QuantScheme& scheme, std::int64_t width) 
 }
 
 LoaderVerdict verdict(const std::string& format, std::span<const PlannedModule> modules,
-                      const std::string& loader) {
-  for (const LoaderVerdict& one : loader_verdicts(format, modules, "out/x"))
+                      const std::string& loader, const BesidePacked& beside = {}) {
+  for (const LoaderVerdict& one : loader_verdicts(format, modules, "out/x", beside))
     if (one.loader.find(loader) != std::string::npos) return one;
   ADD_FAILURE() << loader << " is not in the table";
   return {};
@@ -81,6 +82,8 @@ TEST(LoaderConstraints, ShapesThatAreNoWholeTilesLoadAndAreSlower) {
   EXPECT_EQ(verdict("compressed-tensors", modules, "vLLM").note, "");
   modules[1].out_features = 96;
   EXPECT_THAT(verdict("compressed-tensors", modules, "vLLM").note, HasSubstr("qkv_proj (288 x 1024)"));
+  modules.erase(modules.begin() + 2);  // without a v_proj the keys lie there twice
+  EXPECT_THAT(verdict("compressed-tensors", modules, "vLLM").note, HasSubstr("qkv_proj (288 x 1024)"));
 }
 
 TEST(LoaderConstraints, VllmRefusesWithTheFirstLinearAndTheFigure) {
@@ -115,8 +118,13 @@ TEST(LoaderConstraints, LatentsOfQueriesAndKeysShareAScheme) {
   both[1].scheme.bits = 8;
   EXPECT_THAT(found(both).reason,
               HasSubstr("q_a_proj and model.layers.0.self_attn.kv_a_proj_with_mqa become one"));
-  EXPECT_THAT(found(modules({"q_a_proj", "o_proj"})).reason,
-              HasSubstr("part of model.layers.0.self_attn.fused_qkv_a"));
+  const std::vector<std::string> keys = {"model.layers.0.self_attn.kv_a_proj_with_mqa"};
+  EXPECT_THAT(
+      verdict("compressed-tensors", modules({"q_a_proj", "o_proj"}), "vLLM", {keys}).reason,
+      HasSubstr(
+          "part of model.layers.0.self_attn.fused_qkv_a_proj there, and model.layers.0.self_attn.kv_a"));
+  EXPECT_TRUE(verdict("compressed-tensors", modules({"q_proj", "o_proj"}), "vLLM", {keys}).fits)
+      << "without a latent of queries they stay two";
   const std::vector<PlannedModule> plain = modules({"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"});
   EXPECT_TRUE(found(plain).fits) << found(plain).reason;
 }
@@ -158,6 +166,34 @@ TEST(LoaderConstraints, Mxfp8IsVllmsWhereInputsAreRounded) {
   EXPECT_THAT(verdict("compressed-tensors", modules, "MXFP8").reason, HasSubstr("different schemes"));
 }
 
+// NVFP4 is decoded from Turing on, MXFP4 from Ampere on, and ModelOpt's FP8 is refused below Ada; q, k and v
+// share their form.
+TEST(LoaderConstraints, FloatsOfFourBitsAreMarlins) {
+  const auto of = [](const char* scheme) { return block(scheme_named(scheme), 1024); };
+  for (const char* scheme : {"nvfp4", "nvfp4a16"})
+    for (const char* format : {"compressed-tensors", "modelopt"})
+      EXPECT_EQ(verdict(format, of(scheme), "vLLM").loader, "vLLM 0.33 (FP4 Marlin kernels)");
+  EXPECT_EQ(verdict("compressed-tensors", of("mxfp4"), "vLLM").loader,
+            "vLLM 0.33 (MXFP4 Marlin kernels, from Ampere on)");
+  EXPECT_TRUE(verdict("compressed-tensors", of("mxfp4"), "Transformers").fits);
+  EXPECT_TRUE(verdict("mxfp4", of("mxfp4"), "vLLM").fits) << "gpt-oss's experts as they were published";
+  EXPECT_TRUE(loader_verdicts("modelopt", of("mxfp4"), "x").empty()) << "which has no word for it";
+  EXPECT_EQ(verdict("modelopt", of("fp8_static"), "vLLM").loader, "vLLM 0.33 (FP8 kernels, from Ada on)");
+  for (const char* format : {"compressed-tensors", "modelopt"}) {
+    std::vector<PlannedModule> modules = of("nvfp4a16");
+    modules.back().scheme = scheme_named("fp8_static");
+    EXPECT_TRUE(verdict(format, modules, "FP4 Marlin").fits);
+    EXPECT_TRUE(verdict(format, modules, "FP8").fits);
+    modules[1].scheme = scheme_named("fp8_static");
+    EXPECT_THAT(
+        verdict(format, modules, "FP4 Marlin").reason,
+        HasSubstr("q_proj and model.layers.0.self_attn.k_proj become one linear there and have different"));
+    modules = of("nvfp4");
+    modules[2].scheme = scheme_named("nvfp4a16");
+    EXPECT_THAT(verdict(format, modules, "vLLM").reason, HasSubstr("different schemes"));
+  }
+}
+
 // v stands last in the fused linear, so its last block may be a part of one.
 TEST(LoaderConstraints, Float8BlocksDoNotReachOverTheEndOfAFusedPart) {
   QuantScheme scheme = scheme_of(8, 0, true);
@@ -182,8 +218,11 @@ TEST(LoaderConstraints, FusedLinearsMustAgree) {
   modules = block(scheme_of(4, 128, true), 1024);
   modules.back().scheme = scheme_of(8, 128, true);  // down_proj stands alone
   EXPECT_TRUE(verdict("compressed-tensors", modules, "vLLM").fits);
-  modules.erase(modules.begin() + 4);  // gate_proj left dense
-  EXPECT_THAT(verdict("compressed-tensors", modules, "vLLM").reason, HasSubstr("gate_up_proj"));
+  modules.erase(modules.begin() + 4);
+  const std::vector<std::string> dense = {"model.layers.0.mlp.gate_proj", "lm_head"};
+  EXPECT_EQ(verdict("compressed-tensors", modules, "vLLM", {dense}).reason,
+            "model.layers.0.mlp.up_proj becomes part of model.layers.0.mlp.gate_up_proj there, and "
+            "model.layers.0.mlp.gate_proj is not quantized");
 }
 
 TEST(LoaderConstraints, VllmRunsTheExpertsOfALayerAsOne) {
