@@ -20,6 +20,10 @@ std::optional<DType> requested_dtype(const std::optional<std::string>& name);
 void before(const ConvertRequest& request, const std::string& tensor);
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
                 const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold = nullptr);
+// A warning of rank 0, behind the source's name; none where `loss` is empty.
+void tell(const ConvertRequest& request, const std::string& loss);
+// What the source has and the output will not: rounding of inputs.
+void tell_of_losses(const ConvertRequest& request, const PackedModules& packed);
 // Where it goes, without a journal.
 OutputTarget target_of(const ConvertRequest& request);
 

@@ -235,11 +235,12 @@ Making to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpo
           }};
 }
 
-// F32, F16, BF16 or ggml's block types.
-const GgufFileType& gguf_type(const ConvertRequest& request, const Checkpoint& checkpoint,
+// F32, F16, BF16 or ggml's block types; null: a GGUF's tensors keep their own.
+const GgufFileType* gguf_type(const ConvertRequest& request, const Checkpoint& checkpoint,
                               const ModelSpec& spec) {
+  if (!request.dtype && checkpoint.is_gguf()) return nullptr;
   const std::string name = request.dtype ? *request.dtype : short_name(type_of_numbers(checkpoint, spec));
-  if (const GgufFileType* type = find_gguf_file_type(name)) return *type;
+  if (const GgufFileType* type = find_gguf_file_type(name)) return type;
   fail(ErrorKind::kUnsupported, {fmt::format("'{}' is no type that a GGUF is written in", name),
                                  {},
                                  "--dtype",
@@ -253,16 +254,18 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   job.name = request.source;
   job.on_tensor = request.on_tensor;
   job.part_bytes = request.split_max_size;
+  job.copies = true;
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
   ModelSpec spec;
   begin_together(ranks_of(request.target), [&] {
     spec = ModelSpec::read(checkpoint);
-    job.file_type = &gguf_type(request, checkpoint, spec);
+    job.file_type = gguf_type(request, checkpoint, spec);
   });
   GgufOutput output(io, checkpoint, spec, job);
+  tell(request, output.told_of_second_rounding());
   const GgufWritten written = output.write(nullptr, pool);
   if (ranks_of(request.target).rank() != 0) return;
-  report.dtype = gguf_type_name(*job.file_type);
+  report.dtype = job.file_type == nullptr ? "as stored" : gguf_type_name(*job.file_type);
   report.bytes_out = written.bytes;
   report.digest = written.digest;
   if (request.on_whole && !request.on_whole(output.file())) return;
@@ -316,29 +319,13 @@ void check_conversion(const ConvertRequest& request) {
                                    "fold it first, then convert"});
 }
 
-namespace {
-
-void tell_of_rounded_inputs(const ConvertRequest& request, const PackedModules& packed) {
-  const bool weights_alone =
-      is_one_file(request.to) || request.to == "safetensors" || request.to == kMlxFormat;
-  const auto rounds = [](const PlannedModule& module) { return module.scheme.rounds_inputs(); };
-  const auto first = std::find_if(packed.modules.begin(), packed.modules.end(), rounds);
-  if (!weights_alone || first == packed.modules.end() || ranks_of(request.target).rank() != 0) return;
-  Log::get().warn(fmt::format(
-      "{}: {} linears round their inputs ({}); --to {} writes their weights alone, which meet inputs as they "
-      "are",
-      request.source, std::count_if(first, packed.modules.end(), rounds), first->scheme.text(), request.to));
-}
-
-}  // namespace
-
 ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
   PackedModules packed;
   begin_together(ranks_of(request.target), [&] {
     check_conversion(request);
     packed = read_packed_modules(checkpoint);
   });
-  tell_of_rounded_inputs(request, packed);
+  tell_of_losses(request, packed);
   ConvertReport report;
   report.source = request.source;
   report.destination = request.target.directory.string();

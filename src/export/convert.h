@@ -4,8 +4,8 @@
 //   to safetensors   dense: a GGUF (BF16 unless told otherwise), a packed checkpoint (dequantized; F32 unless
 //                    told otherwise, which holds every (code - zero) * scale exactly), or a dense one (as
 //                    stored, or in the type asked for)
-//   to gguf          one file; exact for F32 and for the type the tensors have, else rounded as llama.cpp
-//                    rounds
+//   to gguf          one file; of a GGUF every tensor as it is stored; in a type asked for exact for F32 and
+//                    for tensors that have it, else rounded as llama.cpp rounds
 //   to bitsandbytes  NF4 of the blocks' linears (export/formats/nf4.h), rounded as bitsandbytes rounds; all
 //                    else as stored, or in the type asked for
 //   to a packed one  from a packed one: the same codes, scales and zeros in the other layout

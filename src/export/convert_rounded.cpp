@@ -9,6 +9,7 @@
 #include "export/formats/mlx.h"
 #include "export/formats/nf4.h"
 #include "export/output/packed_writer.h"
+#include "io/codes/first_rounding.h"
 #include "io/codes/mlx.h"
 #include "model/linear_source.h"
 #include "model/tensor_reading.h"
@@ -62,6 +63,11 @@ Making to_rounded(Io& io, const ConvertRequest& request, const Checkpoint& check
   std::vector<TensorDeclaration> tensors = dense;
   for (const PlannedModule& m : output.modules)
     for (TensorDeclaration& tensor : output.declare(m)) tensors.push_back(std::move(tensor));
+  for (const PlannedModule& m : output.modules)
+    if (const std::string form = first_rounding(weight_of(checkpoint, spec, m)); !form.empty()) {
+      tell(request, told_of_second_rounding(m.module, form));
+      break;
+    }
   Json config = checkpoint.config();
   config["quantization_config"] = output.config;
   if (output.dense) set_dtype(config, *output.dense);

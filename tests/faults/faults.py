@@ -1062,8 +1062,13 @@ FAULTS = [
     Fault("ocps-exponent-alone", "src/quant/methods/float_groups.cpp", "candidate == 0 ? 0 : candidate == 1 ? 1 : -1", "candidate >= 0 ? 0 : -1", [("llmq_unit_quant", "Mxfp4.TheBlocks*")]),
     Fault("codes-of-ggml-as-neighbours", "src/tensor/mxfp4.cpp", "into[j] = static_cast<std::uint8_t>(code(j) | code(j + 16) << 4);",
           "into[j] = static_cast<std::uint8_t>(code(2 * j) | code(2 * j + 1) << 4);", [("llmq_unit_export", "GptOssGguf.Published*")]),
-    Fault("published-codes-rounded-again", "src/export/gguf/rounded_slabs.cpp", "if (type == DType::kMXFP4 && tensor.stored == type)", "if (type == DType::kMXFP4 && slab.count < 0)",
+    Fault("published-codes-rounded-again", "src/export/gguf/rounded_slabs.cpp", "if (type == DType::kMXFP4) return true;", "if (type == DType::kMXFP4) return false;",
           [("llmq_unit_export", "GptOssGguf.Published*")]),
+    Fault("equal-types-rounded-again", "src/export/gguf/rounded_slabs.cpp", "return copies && type != DType::kF32", "return copies && type == DType::kMXFP4 && type != DType::kF32",
+          [("llmq_unit_export", "CopiedGguf.Keeps*")]),
+    Fault("unlike-types-rounded-in-silence", "src/export/gguf/gguf_file.cpp", "if (is_block_type(types_[i]) && !copies(i))", "if (is_block_type(types_[i]) && copies(i))",
+          [("llmq_unit_export", "CopiedGguf.ASecond*")]),
+    Fault("codes-of-mlx-are-plain-numbers", "src/io/codes/first_rounding.cpp", "if (tensor.made_of)", "if (tensor.made_of && tensor.pieces)", [("llmq_unit_export", "Nf4.Numbers*")]),
     Fault("experts-weighted-by-all-rows", "src/quant/pipeline/imatrix_collection.cpp", "experts.push_back({&expert, e, 0});", "experts.push_back({&expert, std::nullopt, 0});",
           [("llmq_unit_quant", "MixtureImportance.OfEach*")]),
     # What a GGUF has in another order.
@@ -1291,7 +1296,7 @@ FAULTS = [
           "found == scales.end() && tensor.view.dtype == DType::kF8E5M2", [("llmq_unit_model", "Float8Blocks.WhatIsNone*")]),
     Fault("experts-missing-or-not", "src/model/structures/llama_mixture.cpp", "config.find(top_k_key) == nullptr ?", "config.find(top_k_key) != nullptr ?",
           [("llmq_unit_model", "MixtureSpecs.OtherConfigs*")]),
-    Fault("nan-of-the-first-expert", "src/export/gguf/rounded_slabs.cpp", "refuse_infinite(values, columns_of(tensor.shape), matrix,", "refuse_infinite(values, columns_of(tensor.shape), slab.first % of_matrix,",
+    Fault("nan-of-the-first-expert", "src/export/gguf/rounded_slabs.cpp", "fmt::format(\" of matrix {}\", first / of_matrix)", "fmt::format(\" of matrix {}\", first % of_matrix)",
           [("llmq_unit_export", "GgufFile.NotANumber*")]),
     Fault("farthest-architecture", "src/model/families/nearest_family.cpp", "if (distance < least) least", "if (distance > least) least", [("llmq_unit_model", "GgufModel.RefusesWhatAConfig*")]),
     # Calibration of experts.

@@ -13,7 +13,8 @@ void add_convert(CLI::App& app, Session& session) {
                       "  llmq convert model.gguf out/model --dtype bf16\n"
                       "  llmq convert DIR out/model-q4_k_m.gguf --to gguf --dtype q4_k_m\n"
                       "  llmq convert out/model-awq out/model-awq-f32 --to safetensors --dtype f32\n"
-                      "  llmq convert out/model-ct out/model-gemm --to awq\n");
+                      "  llmq convert out/model-ct out/model-gemm --to awq\n"
+                      "  llmq convert model.gguf out/model.gguf --to gguf --split-max-size 2GB\n");
   command->add_option("source", options->request.source, "Checkpoint to read")->required()->type_name("");
   command->add_option("destination", options->destination, "Directory, or .gguf file, to write")
       ->required()
@@ -25,10 +26,11 @@ void add_convert(CLI::App& app, Session& session) {
       ->type_name("FORMAT")
       ->capture_default_str();
   command
-      ->add_option("--dtype", options->dtype,
-                   "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized. To mlx: a scheme, "
-                   "such as w4a16_g64, which is the usual one. To gguf: " +
-                       gguf_file_type_names())
+      ->add_option(
+          "--dtype", options->dtype,
+          "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized. To mlx: a scheme, "
+          "such as w4a16_g64, which is the usual one. To gguf (a GGUF's tensors keep theirs without): " +
+              gguf_file_type_names())
       ->type_name("TYPE");
   command->add_flag("--double-quant", options->request.double_quant,
                     "To bitsandbytes: the scales of NF4 in 8 bits, too (bnb_4bit_use_double_quant)");

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "export/gguf/gguf_metadata.h"
 #include "export/output/published_output.h"
+#include "io/codes/first_rounding.h"
 #include "io/digest_cache.h"
 #include "model/gguf/gguf_family.h"
 #include "ranks/agreement.h"
@@ -27,11 +28,12 @@ std::string model_name(Io& io, const Checkpoint& checkpoint, const std::string& 
 }
 
 // llama-quantize says no outer extents of 1: the gate of a shared expert is a vector there.
-Shape declared_shape(const Shape& shape, const GgufFileType& file_type) {
+Shape declared_shape(const Shape& shape, const GgufFileType* file_type) {
   std::vector<std::int64_t> extents;
   for (int axis = 0; axis < shape.rank(); ++axis)
     if (!extents.empty() || shape[axis] != 1 || axis + 1 == shape.rank()) extents.push_back(shape[axis]);
-  return is_of_converter(file_type) ? shape : Shape(std::span<const std::int64_t>(extents));
+  return file_type == nullptr || is_of_converter(*file_type) ? shape
+                                                             : Shape(std::span<const std::int64_t>(extents));
 }
 
 // "blk.3." of "blk.3.attn_q.weight"; whatever else there is belongs together.
@@ -95,8 +97,11 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
   request_.target.single_file = true;
   begin_together(ranks_, [&] {
     tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
-    types_ =
-        choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
+    if (request_.file_type != nullptr)
+      types_ = choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(),
+                                 request_.weighted);
+    else
+      for (const GgufMixTensor& tensor : tensors_->tensors()) types_.push_back(tensor.stored);
   });
   first_begins(ranks_, [&] { open_file(checkpoint, spec); });
   share_what_is_done();
@@ -108,15 +113,16 @@ void GgufOutput::open_file(const Checkpoint& checkpoint, const ModelSpec& spec) 
   std::vector<TensorDeclaration> declarations;
   for (std::size_t i = 0; i < types_.size(); ++i)
     declarations.push_back({tensors_->tensors()[i].name, types_[i],
-                            declared_shape(tensors_->tensors()[i].shape, *request_.file_type)});
+                            declared_shape(tensors_->tensors()[i].shape, request_.file_type)});
   parts_ = split_gguf(declarations, request_.part_bytes, request_.target.directory.string());
   name_parts(checkpoint.path());
   place_.emplace(io_, request_.target);
   if (spec.wrapper)
     Log::get().warn(fmt::format("{}: the decoder alone is written, without what stands around it", source_));
-  GgufMetadata metadata =
-      gguf_model_metadata(io_, checkpoint, spec, model_name(io_, checkpoint, request_.name),
-                          tensors_->tensors(), stated_file_type(*request_.file_type, tensors_->tensors()));
+  std::optional<GgufFileType> stated;
+  if (request_.file_type != nullptr) stated = stated_file_type(*request_.file_type, tensors_->tensors());
+  GgufMetadata metadata = gguf_model_metadata(
+      io_, checkpoint, spec, model_name(io_, checkpoint, request_.name), tensors_->tensors(), stated);
   if (!request_.license.empty()) metadata.set_string("general.license", request_.license);
   if (!request_.quantized_by.empty()) metadata.set_string("general.quantized_by", request_.quantized_by);
   if (place_->resumed() && !go_on(metadata)) {
@@ -236,6 +242,14 @@ void GgufOutput::keep_importance(Imatrix importance) {
   importance_ = std::move(importance);
 }
 
+std::string GgufOutput::told_of_second_rounding() const {
+  for (std::size_t i = 0; i < types_.size(); ++i)
+    if (is_block_type(types_[i]) && !copies(i))
+      if (const std::string form = tensors_->first_rounding(i); !form.empty())
+        return llmq::told_of_second_rounding(tensors_->tensors()[i].name, form);
+  return {};
+}
+
 // The tensors of a block are done when one of another comes.
 void GgufOutput::commit() {
   if (digests_.empty() || request_.target.job.is_null()) return digests_.clear();
@@ -259,6 +273,7 @@ RankBytes GgufOutput::rounded(const GgufSlab& slab, const Imatrix* importance, T
     weights_ = weights_of(slab.tensor, importance);
   }
   try {
+    if (copies(slab.tensor)) return copied_slab(*tensors_, slab);
     return rounded_slab(*tensors_, slab, types_[slab.tensor], weights_, request_.search, pool);
   } catch (const Error& error) {
     if (!error.detail().file.empty()) throw;

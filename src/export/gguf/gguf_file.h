@@ -36,7 +36,8 @@ struct GgufRequest {
   OutputTarget target;     // `directory` is the file; of a split model NAME.gguf, where NAME-00001-of-... are
   std::string name;        // the model as the user named it
   Io* model_io = nullptr;  // by what its tensors are read and counted; null: by what the output is written
-  const GgufFileType* file_type = nullptr;
+  const GgufFileType* file_type = nullptr;  // null, of a GGUF alone: its tensors keep their types
+  bool copies = false;                      // tensors that have the wanted type already (is_copied())
   // "general.license" and "general.quantized_by"; empty: the first as the model's card has it.
   std::string license = {}, quantized_by = {};
   bool weighted = false;  // an importance will be given
@@ -84,6 +85,9 @@ class GgufOutput {
     return importance_;
   }  // that an interrupted run collected
   void keep_importance(Imatrix importance);
+  // The warning of a tensor whose numbers were rounded before and are rounded to other codes, for all of
+  // them; empty: there is none.
+  std::string told_of_second_rounding() const;
   std::int64_t resumed_blocks() const { return resumed_; }
   GgufWritten write(const Imatrix* importance, ThreadPool& pool);
   const std::set<std::string>& finished_tensors() const { return finished_; }  // by an interrupted run
@@ -99,6 +103,9 @@ class GgufOutput {
   void open_file(const Checkpoint& checkpoint, const ModelSpec& spec);
   void share_what_is_done();
   void commit();
+  bool copies(std::size_t tensor) const {
+    return is_copied(tensors_->tensors()[tensor], types_[tensor], request_.copies);
+  }
   std::vector<float> weights_of(std::size_t tensor, const Imatrix* importance) const;
   RankBytes rounded(const GgufSlab& slab, const Imatrix* importance, ThreadPool& pool);
   void take(const GgufSlab& slab, const RankBytes& bytes);

@@ -151,11 +151,11 @@ GgufMetadata copied(const GgufHeader& header) {
 
 GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
                                  const std::string& name, std::span<const GgufMixTensor> tensors,
-                                 const GgufFileType& file_type) {
+                                 const std::optional<GgufFileType>& file_type) {
   if (checkpoint.is_gguf()) {
     const GgufFile source = open_gguf(io, checkpoint.path());
     GgufMetadata metadata = copied(source.header);
-    say_file_type(file_type, metadata);
+    if (file_type) say_file_type(*file_type, metadata);
     return metadata;
   }
   const GgufFamily& family = check_gguf_family(spec, checkpoint.path().string());
@@ -164,10 +164,10 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
   add_rope_attention_factor(gguf_rope(spec), family, metadata);
   metadata.set_string("general.type", "model");
   add_general(io, checkpoint, name, tensors, metadata);
-  add_gguf_sizes(checkpoint, spec, family, file_type, metadata);
+  add_gguf_sizes(checkpoint, spec, family, file_type.value(), metadata);
   metadata.set_u32(kVersionKey, kQuantizationVersion);
   add_gguf_vocabulary(io, checkpoint, spec.vocab_size, family.vocabulary, metadata);
-  say_file_type(file_type, metadata);
+  say_file_type(*file_type, metadata);
   return metadata;
 }
 

@@ -7,9 +7,11 @@
 //   general.file_type   what the tensors are
 //   tokenizer.*         export/gguf/vocabulary.h
 //
-// A GGUF that is written again keeps its keys; only the file type changes, and what splitting left.
+// A GGUF that is written again keeps its keys; only the file type changes, where another one is wanted, and
+// what splitting left.
 // Source: llama.cpp's conversion/base.py and llama.py, gguf-py/gguf/metadata.py.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 
@@ -21,9 +23,10 @@
 namespace llmq {
 
 // `name`: the model's directory or hub name as the user wrote it. `tensors`: all that the file has.
+// `file_type`: none where a GGUF's own stays.
 GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
                                  const std::string& name, std::span<const GgufMixTensor> tensors,
-                                 const GgufFileType& file_type);
+                                 const std::optional<GgufFileType>& file_type);
 
 // What a model id says: "org/SmolLM2-135M-Instruct" -> {"SmolLM2 135M Instruct", "org", "SmolLM2",
 // "Instruct", "", "135M"}; empty where nothing is said.

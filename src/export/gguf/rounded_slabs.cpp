@@ -9,21 +9,6 @@
 namespace llmq {
 namespace {
 
-// `values` are rows of matrix `matrix` of the tensor, from `first` on.
-void refuse_infinite(std::span<const float> values, std::int64_t columns, std::int64_t matrix,
-                     std::int64_t first, bool stacked) {
-  const auto wrong =
-      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-  if (wrong == values.end()) return;
-  const std::int64_t at = wrong - values.begin();
-  fail(ErrorKind::kBadInput,
-       {fmt::format("holds {} at row {}, column {}{}", std::isnan(*wrong) ? "NaN" : "an infinity",
-                    first + at / columns, at % columns, stacked ? fmt::format(" of matrix {}", matrix) : ""),
-        {},
-        {},
-        "get the checkpoint again"});
-}
-
 // Where a stack of matrices is weighted, each has importance of its own.
 std::span<const float> importance_of_matrix(std::span<const float> importance, std::int64_t columns,
                                             std::int64_t matrix) {
@@ -41,6 +26,22 @@ std::int64_t rows_of_slab(const Shape& shape, std::int64_t values) {
   return std::max<std::int64_t>(1, values / columns_of(shape));
 }
 
+// `values` are rows of one matrix of a tensor of this shape, from row `first` of all matrices on.
+void refuse_infinite(std::span<const float> values, const Shape& shape, std::int64_t first) {
+  const auto wrong =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (wrong == values.end()) return;
+  const std::int64_t at = wrong - values.begin(), columns = columns_of(shape),
+                     of_matrix = rows_of_matrix(shape);
+  fail(ErrorKind::kBadInput,
+       {fmt::format("holds {} at row {}, column {}{}", std::isnan(*wrong) ? "NaN" : "an infinity",
+                    first % of_matrix + at / columns, at % columns,
+                    shape.rank() > 2 ? fmt::format(" of matrix {}", first / of_matrix) : ""),
+        {},
+        {},
+        "get the checkpoint again"});
+}
+
 }  // namespace
 
 std::vector<GgufSlab> slabs_of(const Shape& shape, std::size_t tensor, std::int64_t values) {
@@ -53,15 +54,29 @@ std::vector<GgufSlab> slabs_of(const Shape& shape, std::size_t tensor, std::int6
   return slabs;
 }
 
+bool is_copied(const GgufMixTensor& tensor, DType type, bool copies) {
+  if (tensor.stored != type) return false;
+  if (type == DType::kMXFP4) return true;
+  return copies && type != DType::kF32 && type != DType::kF16 && type != DType::kBF16;
+}
+
+std::vector<std::byte> copied_slab(GgufTensorSource& source, const GgufSlab& slab) {
+  const GgufMixTensor& tensor = source.tensors()[slab.tensor];
+  std::vector<std::byte> bytes = source.stored_rows(slab.tensor, slab.first, slab.count);
+  if (!is_float(tensor.stored)) return bytes;
+  const Shape rows{slab.count, columns_of(tensor.shape)};
+  std::vector<float> values(static_cast<std::size_t>(rows.elements()));
+  to_float32(TensorView(static_cast<const void*>(bytes.data()), tensor.stored, rows), values);
+  refuse_infinite(values, tensor.shape, slab.first);
+  return bytes;
+}
+
 std::vector<std::byte> rounded_slab(GgufTensorSource& source, const GgufSlab& slab, DType type,
                                     std::span<const float> importance, BlockSearch search, ThreadPool& pool) {
   const GgufMixTensor& tensor = source.tensors()[slab.tensor];
-  if (type == DType::kMXFP4 && tensor.stored == type)
-    return source.mxfp4_rows(slab.tensor, slab.first, slab.count);  // no rounding would give them again
-  const std::int64_t columns = tensor.shape.back(), of_matrix = rows_of_matrix(tensor.shape),
-                     matrix = slab.first / of_matrix;
+  const std::int64_t columns = tensor.shape.back(), matrix = slab.first / rows_of_matrix(tensor.shape);
   const std::vector<float> values = source.rows(slab.tensor, slab.first, slab.count);
-  refuse_infinite(values, columns_of(tensor.shape), matrix, slab.first % of_matrix, tensor.shape.rank() > 2);
+  refuse_infinite(values, tensor.shape, slab.first);
   std::vector<std::byte> bytes(static_cast<std::size_t>(ggml_row_bytes(type, columns)) *
                                static_cast<std::size_t>(slab.count));
   if (type == DType::kF32)

@@ -1,5 +1,5 @@
-// The tensors of a GGUF cut into slabs of rows, and one slab read and rounded: what one process does one
-// after another, and what ranks are dealt in turn.
+// The tensors of a GGUF cut into slabs of rows, and one slab read and rounded, or copied: what one process
+// does one after another, and what ranks are dealt in turn.
 //
 // A slab is of one matrix of one tensor and holds so many values at most, one row at least. Every row is
 // rounded by itself, so no bit depends on how tensors are cut.
@@ -26,6 +26,12 @@ std::vector<GgufSlab> slabs_of(const Shape& shape, std::size_t tensor, std::int6
 inline int rank_of_slab(std::size_t i, int ranks) {
   return static_cast<int>(i % static_cast<std::size_t>(ranks));
 }
+
+// Whether a tensor's bytes go out as they are stored: always of MXFP4, whose codes no rounding would give
+// again; where `copies`, of every type but the plain ones, which are as exact by their values.
+bool is_copied(const GgufMixTensor& tensor, DType type, bool copies);
+// Rows of such a tensor. Error(kBadInput) for values that are NaN or infinite.
+std::vector<std::byte> copied_slab(GgufTensorSource& source, const GgufSlab& slab);
 
 // Its rows in `type`. `importance`: of the tensor's inputs, of each matrix where it has several; empty: none.
 // Error(kBadInput) for NaN and infinity.

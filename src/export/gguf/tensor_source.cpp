@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "export/gguf/gguf_places.h"
+#include "io/codes/first_rounding.h"
 #include "io/gguf.h"
 #include "io/gguf_rows.h"
 #include "model/linear_source.h"
-#include "tensor/ggml_quantize.h"
 #include "tensor/mxfp4.h"
 
 namespace llmq {
@@ -57,7 +57,7 @@ class HuggingFaceSource final : public GgufTensorSource {
     return values;
   }
 
-  std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
+  std::vector<std::byte> stored_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const GgufPlace& place = places_[index];
     const std::int64_t each = place.shape.elements() / place.shape.back() / std::ssize(place.matrices);
     std::vector<std::byte> rows;
@@ -75,6 +75,15 @@ class HuggingFaceSource final : public GgufTensorSource {
       first += many;
     }
     return rows;
+  }
+
+  std::string first_rounding(std::size_t index) const override {
+    const GgufPlace& place = places_[index];
+    if (place.matrices.empty()) return {};
+    const GgufPlace::Matrix& matrix = place.matrices.front();
+    if (matrix.packed != nullptr && linears_.is_packed(matrix.packed->module))
+      return linears_.packed_shape(matrix.packed->module).scheme.text();
+    return llmq::first_rounding(checkpoint_.at(matrix.source));
   }
 
   void read_ahead(std::size_t index) override {
@@ -195,8 +204,7 @@ class GgufSource final : public GgufTensorSource {
   std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const GgufTensor& tensor = *order_[index];
     std::vector<float> values(static_cast<std::size_t>(count * tensor.shape.back()));
-    const std::uint64_t row_bytes = tensor.bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(
-                                                       1, tensor.shape.elements() / tensor.shape.back()));
+    const std::uint64_t row_bytes = row_bytes_of(tensor);
     const Lease lease =
         file_.mapping(tensor).lease(tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
                                     static_cast<std::uint64_t>(count) * row_bytes);
@@ -204,14 +212,18 @@ class GgufSource final : public GgufTensorSource {
               tensor.shape.back(), first, count, values);
     return values;
   }
-  std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
+  std::vector<std::byte> stored_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const GgufTensor& tensor = *order_[index];
-    const std::uint64_t row_bytes = ggml_row_bytes(DType::kMXFP4, tensor.shape.back()),
+    const std::uint64_t row_bytes = row_bytes_of(tensor),
                         from = tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
                         bytes = static_cast<std::uint64_t>(count) * row_bytes;
     const Lease lease = file_.mapping(tensor).lease(from, bytes);
     const auto stored = file_.mapping(tensor).bytes().subspan(from, bytes);
     return {stored.begin(), stored.end()};
+  }
+  std::string first_rounding(std::size_t index) const override {
+    const DType stored = order_[index]->dtype;
+    return is_block_type(stored) ? std::string(dtype_row(stored).name) : std::string();
   }
   void release(std::size_t index) override {
     file_.mapping(*order_[index]).release(order_[index]->offset, order_[index]->bytes);
@@ -225,6 +237,11 @@ class GgufSource final : public GgufTensorSource {
   }
 
  private:
+  static std::uint64_t row_bytes_of(const GgufTensor& tensor) {
+    return tensor.bytes / static_cast<std::uint64_t>(
+                              std::max<std::int64_t>(1, tensor.shape.elements() / tensor.shape.back()));
+  }
+
   GgufFile file_;
   std::vector<const GgufTensor*> order_;
 };

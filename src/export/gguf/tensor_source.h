@@ -23,8 +23,10 @@ class GgufTensorSource {
   const std::vector<GgufMixTensor>& tensors() const { return tensors_; }
   // Rows [first, first + count) of tensor `index` as FP32.
   virtual std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
-  // The same as bytes of MXFP4, where that is how they are stored.
-  virtual std::vector<std::byte> mxfp4_rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
+  // The same as a GGUF stores them, where `stored` is no plain type.
+  virtual std::vector<std::byte> stored_rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
+  // What rounded its numbers (io/codes/first_rounding.h), or the scheme of a packed linear; empty: nothing.
+  virtual std::string first_rounding(std::size_t index) const = 0;
   // All rows of it will be asked for soon.
   virtual void read_ahead(std::size_t) {}
   // No row of it will be asked for any more.

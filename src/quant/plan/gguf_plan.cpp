@@ -168,7 +168,6 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   check_intent(recipe);
   refuse_packed(checkpoint);
   GgufPlan plan;
-  plan.warnings = told_of_source(recipe, checkpoint, spec);
   plan.ranks = shared.ranks;
   plan.joining_bytes = shared.joining_bytes;
   plan.method = recipe.methods.front();
@@ -182,10 +181,16 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   const std::unique_ptr<GgufTensorSource> source = open_gguf_tensors(io, checkpoint, spec);
   const std::vector<DType> types =
       choose_gguf_types(*plan.file_type, gguf_mix_model(spec), source->tensors(), plan.importance != "none");
+  bool keeps_codes = false;  // of MXFP4
   for (std::size_t i = 0; i < types.size(); ++i) {
     const GgufMixTensor& tensor = source->tensors()[i];
     plan.tensors.push_back({tensor.name, types[i], tensor.shape, source->bytes_to_read(i)});
+    keeps_codes = keeps_codes || is_copied(tensor, types[i], false);
   }
+  plan.warnings = told_of_source(recipe, checkpoint, spec, [&](const LinearSpec& linear) {
+    const StoredTensor& weight = checkpoint.at(linear.weight.tensor);
+    return !keeps_codes || !(weight.exponents || weight.view.dtype == DType::kMXFP4);
+  });
   PlanCosts costs = estimate_costs(plan, checkpoint, spec);
   if (!fits_in_limit(costs.peak_bytes, memory_limit) && plan.needs_calibration()) {
     plan.keep_inputs = false;

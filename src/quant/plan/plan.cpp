@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/pattern.h"
 #include "export/formats/packed_formats.h"
+#include "io/codes/first_rounding.h"
 #include "model/linear_source.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan_limits.h"
@@ -247,16 +249,16 @@ void refuse_packed(const Checkpoint& checkpoint) {
 }
 
 std::vector<std::string> told_of_source(const Recipe& recipe, const Checkpoint& checkpoint,
-                                        const ModelSpec& spec) {
+                                        const ModelSpec& spec,
+                                        const std::function<bool(const LinearSpec&)>& is_rounded) {
   std::vector<std::string> told = recipe.notes;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
       const StoredTensor* weight = checkpoint.find(linear.weight.tensor);
-      if (weight == nullptr || !is_block_type(weight->view.dtype)) continue;
-      told.push_back(
-          fmt::format("{} is stored as {} and is rounded a second time, and those like it: what the "
-                      "first rounding lost stays lost",
-                      linear.module, dtype_row(weight->view.dtype).name));
+      if (weight == nullptr || !is_rounded(linear)) continue;
+      const std::string form = first_rounding(*weight);
+      if (form.empty()) continue;
+      told.push_back(told_of_second_rounding(linear.module, form));
       return told;
     }
   return told;
@@ -325,7 +327,12 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
   if (plan.target_bits) plan.candidates = resolve_candidates(recipe, plan, checkpoint, chosen);
-  for (std::string& said : told_of_source(recipe, checkpoint, spec)) plan.warnings.push_back(std::move(said));
+  std::set<std::string> rounded;
+  for (const PlannedModule& m : plan.modules) rounded.insert(m.module);
+  for (std::string& said : told_of_source(recipe, checkpoint, spec, [&](const LinearSpec& linear) {
+         return rounded.count(linear.module) != 0;
+       }))
+    plan.warnings.push_back(std::move(said));
   if (plan.traits->factorizes && !devices.host_factorization.empty())
     plan.warnings.push_back(devices.host_factorization);
   if (plan.needs_calibration && compute == Compute::kBFloat16 && !devices.own_products.empty())

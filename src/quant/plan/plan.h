@@ -3,6 +3,7 @@
 //
 // A plan is made once, by a function of this folder, and handed around as const.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -88,9 +89,11 @@ void check_kept_columns(const Recipe& recipe);
 // Error(kUnsupported) where linears lie packed: a second rounding would add its loss to that of the first.
 void refuse_packed(const Checkpoint& checkpoint);
 
-// Warnings of what a recipe asks for and is not done, and of linears that a GGUF holds in block types.
+// Warnings of what a recipe asks for and is not done, and of the first linear, of those that the plan rounds,
+// whose numbers were rounded before (io/codes/first_rounding.h).
 std::vector<std::string> told_of_source(const Recipe& recipe, const Checkpoint& checkpoint,
-                                        const ModelSpec& spec);
+                                        const ModelSpec& spec,
+                                        const std::function<bool(const LinearSpec&)>& is_rounded);
 
 // How many tokens of calibration samples run through the model at a time: whole samples, a number that
 // depends on nothing but their length, so that no figure of the machine enters the order of the sums.

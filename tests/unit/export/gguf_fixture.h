@@ -38,7 +38,7 @@ inline std::string golden_model(const TemporaryDirectory& directory, const std::
 }
 
 inline ConvertReport to_gguf(Io& io, const std::string& source, const Path& destination,
-                             const std::string& dtype, std::uint64_t split_max_size = 0) {
+                             const std::optional<std::string>& dtype, std::uint64_t split_max_size = 0) {
   ConvertRequest request;
   request.source = source;
   request.target.directory = destination;

@@ -106,6 +106,21 @@ TEST(Mlx, AModelOfItIsReadAsTheNumbersThatItStandsFor) {
                           [&] { to_mlx((disk / "mlx").string(), disk / "twice"); });
 }
 
+TEST(Mlx, NumbersThatWereCodesAreNamed) {
+  const TemporaryDirectory disk;
+  const auto said = [&](const std::string& source, const char* target) {
+    ::testing::internal::CaptureStderr();
+    to_mlx(source, disk / target);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(kTinystories.string(), "plain"), "");
+  testing::to_gguf(system_io(), kTinystories.string(), disk / "m.gguf", "q8_0");
+  EXPECT_THAT(said((disk / "m.gguf").string(), "of-gguf"), HasSubstr("is stored as Q8_0 and is rounded a"));
+  to_mlx(kTinystories.string(), disk / "nf4", {}, "bitsandbytes");
+  EXPECT_THAT(said((disk / "nf4").string(), "of-nf4"),
+              HasSubstr("layers.0.self_attn.q_proj is stored as NF4 and is rounded a second time"));
+}
+
 TEST(Mlx, WhatItHasNoPlaceForIsRefused) {
   const TemporaryDirectory disk;
   const Path models = Path(LLMQ_SOURCE_DIR) / "tests/golden/models";

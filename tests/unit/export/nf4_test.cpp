@@ -16,6 +16,7 @@
 namespace llmq {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::kTinystories;
 using testing::TemporaryDirectory;
 
@@ -156,6 +157,27 @@ TEST(Nf4, NestedScalesAreAskedOfNothingElse) {
   request.to = kNf4Format;
   check_conversion(request);
   EXPECT_TRUE(conversion_request(conversion_json(request), "manifest").double_quant);
+}
+
+// Of whatever rounded them before, another container's codes or its own.
+TEST(Nf4, NumbersThatWereCodesAreNamed) {
+  const TemporaryDirectory disk;
+  const auto said = [&](const std::string& source, const char* target) {
+    ::testing::internal::CaptureStderr();
+    to_nf4(source, disk / target);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(kTinystories.string(), "nf4"), "");
+  testing::to_gguf(system_io(), kTinystories.string(), disk / "m.gguf", "q8_0");
+  EXPECT_THAT(said((disk / "m.gguf").string(), "of-gguf"),
+              HasSubstr("m.gguf: model.layers.0.self_attn.q_proj is stored as Q8_0 and is rounded a second"));
+  EXPECT_THAT(said((disk / "nf4").string(), "again"), HasSubstr("q_proj is stored as NF4 and is rounded"));
+  ConvertRequest to_mlx;
+  to_mlx.source = kTinystories.string();
+  to_mlx.target.directory = disk / "mlx";
+  to_mlx.to = "mlx";
+  convert(system_io(), open_checkpoint(system_io(), to_mlx.source), to_mlx);
+  EXPECT_THAT(said((disk / "mlx").string(), "of-mlx"), HasSubstr("q_proj is stored as MLX codes of 4 bits"));
 }
 
 TEST(Nf4, WhatIsQuantizedOrHasExpertsIsRefused) {

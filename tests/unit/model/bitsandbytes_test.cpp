@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "io/codes/first_rounding.h"
 #include "model/linear_source.h"
 #include "scratch_golden.h"
 #include "tests/support/temporary_directory.h"
@@ -38,6 +39,9 @@ TEST(BitsAndBytes, AreTheNumbersOfThePackage) {
     checkpoint.read_float32(weight, shared, pool);
     EXPECT_EQ(shared, checkpoint.read_float32(values)) << name;
   }
+  for (const auto& [name, form] : {std::pair{"nested", "NF4"}, {"half", "FP4"}, {"bytes", "LLM.int8"}})
+    EXPECT_EQ(first_rounding(checkpoint.at(std::string(name) + ".weight")), form);
+  EXPECT_EQ(first_rounding(checkpoint.at("plain.values")), "");
   EXPECT_EQ(checkpoint.tensors().size(), 16u)
       << "weights, values and numbers; nothing that stands beside them";
 }

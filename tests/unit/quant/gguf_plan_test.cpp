@@ -167,6 +167,50 @@ TEST(RoundedTwice, IsRefusedOrSaid) {
                Error);
 }
 
+std::string told_of(const Path& model, const std::string& recipe) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Recipe asked = Recipe::parse(recipe, "r.yaml");
+  const std::vector<std::string> warnings =
+      asked.format == "gguf"
+          ? make_gguf_plan(system_io(), asked, checkpoint, spec, Compute::kFloat32, 0).warnings
+          : make_plan(asked, checkpoint, spec, Compute::kFloat32, 1, 0).warnings;
+  std::string told;
+  for (const std::string& warning : warnings)
+    if (warning.find("a second time") != std::string::npos) told += warning.substr(0, warning.find(':'));
+  return told;
+}
+
+// Whatever rounded them, where the plan rounds them again.
+TEST(RoundedTwice, IsSaidOfEveryStoredForm) {
+  const Path models = Path(LLMQ_SOURCE_DIR) / "tests/golden/models", fp8 = models / "deepseek_v3-fp8/model",
+             mxfp4 = models / "gpt_oss-mxfp4/model";
+  EXPECT_EQ(told_of(fp8, "method: rtn\nscheme: w8a16_channel\n"),
+            "model.layers.0.self_attn.q_a_proj is stored as FP8 in blocks of 8 x 16 and is rounded a second "
+            "time, and those like it");
+  EXPECT_THAT(told_of(fp8, "method: rtn\nscheme: q4_0\nformat: gguf\n"),
+              HasSubstr("FP8 in blocks of 8 x 16"));
+  const std::string experts = "method: rtn\nscheme: mxfp4\nformat: mxfp4\nignore: ['re:.*self_attn'";
+  EXPECT_THAT(told_of(mxfp4, experts + "]\n"),
+              HasSubstr("layers.0.mlp.experts.0.gate_proj is stored as MXFP4"));
+  EXPECT_THAT(told_of(mxfp4, experts + ", 're:.*layers.0']\n"),
+              HasSubstr("layers.1.mlp.experts.0.gate_proj"));
+  EXPECT_THAT(told_of(mxfp4, "method: rtn\nscheme: q4_0\nformat: gguf\n"), HasSubstr("is stored as MXFP4"));
+  for (const char* copied : {"q8_0", "mxfp4_moe"})
+    EXPECT_EQ(told_of(mxfp4, std::string("method: rtn\nformat: gguf\nscheme: ") + copied), "") << copied;
+  const testing::TemporaryDirectory disk;
+  for (const auto& [to, form] : {std::pair{"bitsandbytes", "q_proj is stored as NF4"},
+                                 std::pair{"mlx", "q_proj is stored as MLX codes of 4 bits"}}) {
+    ConvertRequest request;
+    request.source = kModel.string();
+    request.target.directory = disk / to;
+    request.to = to;
+    convert(system_io(), open_checkpoint(system_io(), request.source), request);
+    EXPECT_THAT(told_of(disk / to, "method: rtn\n"), HasSubstr(form));
+    EXPECT_THAT(told_of(disk / to, "method: rtn\nscheme: q4_0\nformat: gguf\n"), HasSubstr(form));
+  }
+}
+
 TEST(GgufRecipe, OtherFormatsRefuseItsTypes) {
   const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
   try {
