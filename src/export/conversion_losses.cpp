@@ -6,7 +6,9 @@
 #include "base/log.h"
 #include "export/conversion_steps.h"
 #include "export/formats/mlx.h"
+#include "export/formats/nf4.h"
 #include "export/formats/output_format.h"
+#include "model/linear_source.h"
 
 namespace llmq {
 namespace {
@@ -23,6 +25,19 @@ void tell_of_rounded_inputs(const ConvertRequest& request, const PackedModules& 
                    std::count_if(first, packed.modules.end(), rounds), first->scheme.text(), request.to));
 }
 
+// A packed format that has no place for them refuses the checkpoint.
+void tell_of_kv_scales(const ConvertRequest& request, const Checkpoint& checkpoint,
+                       const PackedModules& packed) {
+  const bool of_numbers = is_one_file(request.to) || request.to == "safetensors" ||
+                          request.to == kNf4Format || packed.modules.empty();
+  if (!of_numbers && LinearSource::open(checkpoint).kv_cache()) return;
+  const auto scales = std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                                    [](const StoredTensor& tensor) { return is_kv_scale(tensor.name); });
+  if (scales == 0) return;
+  tell(request, fmt::format("{} scales of its KV cache are left out, for which --to {} has no place", scales,
+                            request.to));
+}
+
 }  // namespace
 
 void tell(const ConvertRequest& request, const std::string& loss) {
@@ -30,8 +45,10 @@ void tell(const ConvertRequest& request, const std::string& loss) {
   Log::get().warn(fmt::format("{}: {}", request.source, loss));
 }
 
-void tell_of_losses(const ConvertRequest& request, const PackedModules& packed) {
+void tell_of_losses(const ConvertRequest& request, const Checkpoint& checkpoint,
+                    const PackedModules& packed) {
   tell_of_rounded_inputs(request, packed);
+  tell_of_kv_scales(request, checkpoint, packed);
 }
 
 }  // namespace llmq

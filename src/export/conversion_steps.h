@@ -22,8 +22,8 @@ void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration>
                 const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold = nullptr);
 // A warning of rank 0, behind the source's name; none where `loss` is empty.
 void tell(const ConvertRequest& request, const std::string& loss);
-// What the source has and the output will not: rounding of inputs.
-void tell_of_losses(const ConvertRequest& request, const PackedModules& packed);
+// What the source has and the output will not: rounding of inputs, scales of a KV cache.
+void tell_of_losses(const ConvertRequest& request, const Checkpoint& checkpoint, const PackedModules& packed);
 // Where it goes, without a journal.
 OutputTarget target_of(const ConvertRequest& request);
 

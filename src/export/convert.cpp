@@ -325,7 +325,7 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
     check_conversion(request);
     packed = read_packed_modules(checkpoint);
   });
-  tell_of_losses(request, packed);
+  tell_of_losses(request, checkpoint, packed);
   ConvertReport report;
   report.source = request.source;
   report.destination = request.target.directory.string();

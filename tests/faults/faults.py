@@ -1069,6 +1069,7 @@ FAULTS = [
     Fault("unlike-types-rounded-in-silence", "src/export/gguf/gguf_file.cpp", "if (is_block_type(types_[i]) && !copies(i))", "if (is_block_type(types_[i]) && copies(i))",
           [("llmq_unit_export", "CopiedGguf.ASecond*")]),
     Fault("codes-of-mlx-are-plain-numbers", "src/io/codes/first_rounding.cpp", "if (tensor.made_of)", "if (tensor.made_of && tensor.pieces)", [("llmq_unit_export", "Nf4.Numbers*")]),
+    Fault("scales-of-a-cache-left-out-in-silence", "src/export/conversion_losses.cpp", "if (!of_numbers && LinearSource", "if (of_numbers || LinearSource", [("llmq_unit_export", "ConvertTest.KvCache*")]),
     Fault("experts-weighted-by-all-rows", "src/quant/pipeline/imatrix_collection.cpp", "experts.push_back({&expert, e, 0});", "experts.push_back({&expert, std::nullopt, 0});",
           [("llmq_unit_quant", "MixtureImportance.OfEach*")]),
     # What a GGUF has in another order.

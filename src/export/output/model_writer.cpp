@@ -67,11 +67,6 @@ class DirectoryWriter : public ModelWriter {
   Names renamed_;
 };
 
-// Declared by the writer, where the output has a quantized KV cache at all.
-bool is_kv_scale(const std::string& name) {
-  return name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale");
-}
-
 // NAME.k_scale as the format has it.
 std::string stored_kv_scale(const std::string& name, const PackedFormatRow& format) {
   const std::size_t at = name.rfind('.') + 1;
@@ -236,6 +231,11 @@ void set_dtype(Json& config, DType dtype) {
              new_spelling = config.find("dtype") != nullptr;
   if (old_spelling || !new_spelling) config["torch_dtype"] = torch_dtype_name(dtype);
   if (new_spelling || !old_spelling) config["dtype"] = torch_dtype_name(dtype);
+}
+
+// Declared by the writer, where the output has a quantized KV cache at all.
+bool is_kv_scale(const std::string& name) {
+  return name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale");
 }
 
 DType written_dtype(const StoredTensor& tensor) {

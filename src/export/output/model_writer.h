@@ -118,6 +118,9 @@ class UnpublishedWriter : public ModelWriter {
   std::uint64_t bytes() const override { return 0; }
 };
 
+// Whether a tensor is a scale of a KV cache (kv_scale_name()), and no weight.
+bool is_kv_scale(const std::string& name);
+
 // The type in which a dense tensor is written: as stored; BF16 for a GGUF's block types, which safetensors
 // does not have.
 DType written_dtype(const StoredTensor& tensor);

@@ -236,10 +236,16 @@ TEST_F(ConvertTest, KvCacheScalesStayOrAreRefused) {
   EXPECT_EQ(LinearSource::open(stored).kv_cache(), KvCacheType::kFloat8);
   EXPECT_THAT(refusal(disk_ / "packed", disk_ / "gptq", "gptq").what(),
               HasSubstr("no place for the scales of a KV cache"));
+  ::testing::internal::CaptureStderr();
   run(disk_ / "packed", disk_ / "dense", "safetensors");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("packed: 4 scales of its KV cache are left out, for which --to safetensors has no "
+                        "place"));
   EXPECT_EQ(open("dense").find("model.layers.1.self_attn.k_scale"), nullptr);
   ModelSpec::read(open("dense"));
+  ::testing::internal::CaptureStderr();
   run(disk_ / "packed", disk_ / "same", "compressed-tensors");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(open("same").read_float32(open("same").at("model.layers.1.self_attn.v_scale")),
             std::vector<float>{0.25f});
   EXPECT_EQ(open("same").config(), stored.config());
