@@ -10,6 +10,7 @@
 #include "base/threads.h"
 #include "io/checkpoint_reader.h"
 #include "io/checkpoint_state.h"
+#include "io/codes/gguf_scales.h"
 #include "io/gguf_rows.h"
 #include "io/hub.h"
 #include "tensor/mxfp4.h"
@@ -198,6 +199,10 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     to_float32(view, into);
     for (float& value : into) value -= tensor.shift;
     return;
+  }
+  if (tensor.block_scales && state_->gguf) {
+    const Lease lease = hold(tensor);
+    return read_scaled_rows(tensor, into, pool);
   }
   if (tensor.block_scales) return read_float8_rows(tensor, into, pool);
   if (tensor.bits_and_bytes) return read_bits_and_bytes(tensor, into, pool);

@@ -116,6 +116,7 @@ void CheckpointReader::read_gguf(ReadGguf read) {
     state_->tensors.back().shift = named.shift;
     if (!named.pieces.empty()) add_pieces(named, file.header.tensors);
   }
+  join_gguf_scales(model.tensors, file.header.tensors);
 }
 
 namespace {

@@ -59,6 +59,8 @@ class CheckpointReader {
   void add_tensor(const std::string& name, DType dtype, const Shape& shape, std::uint64_t offset,
                   int permuted_heads, int shard);
   void add_pieces(const NamedGgufTensor& named, const std::vector<GgufTensor>& tensors);
+  // To what was just added, in that order.
+  void join_gguf_scales(const std::vector<NamedGgufTensor>& named, const std::vector<GgufTensor>& tensors);
   // Every tensor of the index lies in the shard it names.
   void cross_check(const ShardIndex& index, const Path& index_path) const;
   void warn_unreferenced(const ShardIndex& index, const std::vector<std::string>& names) const;

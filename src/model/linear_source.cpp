@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/codes/gguf_scales.h"
 #include "io/gguf_rows.h"
 #include "model/packed/packed_bytes.h"
 #include "model/packed/packed_tensors.h"
@@ -188,7 +189,9 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
   const std::int64_t rows = view.shape[0];
   const std::uint64_t row_bytes = view.bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
   const Lease lease = checkpoint().hold(tensor);
-  QuantizedMatrix matrix = matrix_of_blocks(view.dtype, view.cols());
+  const float scale = gguf_scale(tensor);
+  if (scale != 1 && view.dtype != DType::kNVFP4) return std::nullopt;
+  QuantizedMatrix matrix = matrix_of_blocks(view.dtype, view.cols(), scale);
   matrix.codes.reserve(static_cast<std::size_t>(view.shape.elements()));
   std::vector<std::int64_t> stored_rows(static_cast<std::size_t>(tensor.pieces ? rows : 0));
   for (std::int64_t row = 0; row < std::ssize(stored_rows); ++row)

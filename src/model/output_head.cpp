@@ -71,7 +71,7 @@ std::unique_ptr<PreparedWeight> prepare_head(Backend& backend, Compute compute, 
   const StoredTensor& tensor = tied ? checkpoint.at(spec.head) : source.finite(spec.head);
   const DType dtype = tensor.view.dtype;
   const Lease lease = checkpoint.hold(tensor);
-  if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) {
+  if (tensor.in_order() && (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16)) {
     auto prepared = as == HeadWeight::kInt8 ? prepare_codes(backend, compute, round_to_int8(tensor.view))
                                             : backend.prepare(tensor.view, compute);
     return prepared;

@@ -15,7 +15,7 @@ constexpr int kTableZero = 128;
 
 // Blocks of floats: groups of 16 or 32 codes, a byte of scale each in front of all of them; code j of a group
 // is in the low half of byte j, half a group later in the high one.
-QuantizedMatrix matrix_of_floats(DType dtype, std::int64_t columns) {
+QuantizedMatrix matrix_of_floats(DType dtype, std::int64_t columns, float scale) {
   QuantizedMatrix matrix;
   matrix.in_features = columns;
   matrix.scheme.bits = 4;
@@ -23,23 +23,24 @@ QuantizedMatrix matrix_of_floats(DType dtype, std::int64_t columns) {
   matrix.scheme.granularity = Granularity::kGroup;
   matrix.scheme.group_size = dtype == DType::kMXFP4 ? kMxGroup : kNvfp4Group;
   matrix.scheme.symmetric = true;
-  if (dtype == DType::kNVFP4) matrix.global_scale = 1, matrix.global_form = GlobalForm::kFactor;
+  if (dtype == DType::kNVFP4) matrix.global_scale = scale, matrix.global_form = GlobalForm::kFactor;
   return matrix;
 }
 
 // Of E4M3 no sign is looked at; what is no number is 0, and with the sign as large as it looks.
-float ggml_level(std::uint8_t byte) {
+float ggml_level(std::uint8_t byte, float global) {
   constexpr std::uint8_t kNoNumber = 0x7f;
   const auto level = static_cast<std::uint8_t>(byte & kNoNumber);
-  if (level == kNoNumber) return byte == kNoNumber ? 0.0f : 480.0f;
-  return nvfp4_scale(level, 1);
+  if (level == kNoNumber) return byte == kNoNumber ? 0.0f : 480.0f * global;
+  return nvfp4_scale(level, global, GlobalForm::kFactor);
 }
 
 void append_floats(DType dtype, const std::uint8_t* block, QuantizedMatrix& matrix) {
   const auto group = static_cast<std::size_t>(matrix.group());
   const std::size_t scales = static_cast<std::size_t>(dtype_row(dtype).block_elements) / group;
   for (std::size_t j = 0; j < scales; ++j) {
-    matrix.scales.push_back(dtype == DType::kMXFP4 ? mxfp4_scale(block[j]) : ggml_level(block[j]));
+    matrix.scales.push_back(dtype == DType::kMXFP4 ? mxfp4_scale(block[j])
+                                                   : ggml_level(block[j], matrix.global_scale));
     matrix.zeros.push_back(0);
     const std::uint8_t* const pairs = block + scales + j * group / 2;
     for (std::size_t i = 0; i < group; ++i) {
@@ -55,8 +56,8 @@ bool has_codes(DType dtype) {
   return block_layout(dtype) != nullptr || dtype == DType::kMXFP4 || dtype == DType::kNVFP4;
 }
 
-QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns) {
-  if (block_layout(dtype) == nullptr) return matrix_of_floats(dtype, columns);
+QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns, float scale) {
+  if (block_layout(dtype) == nullptr) return matrix_of_floats(dtype, columns, scale);
   const BlockLayout& layout = *block_layout(dtype);
   QuantizedMatrix matrix;
   matrix.in_features = columns;
@@ -107,6 +108,20 @@ void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
     }
   }
   ++matrix.out_features;
+}
+
+void append_nvfp4_row(const QuantizedMatrix& matrix, std::int64_t n, std::vector<std::byte>& bytes) {
+  constexpr std::size_t kGroup = kNvfp4Group, kGroups = 4;
+  const auto put = [&](int byte) { bytes.push_back(static_cast<std::byte>(byte)); };
+  const float* const scales = matrix.scales.data() + n * matrix.groups();
+  const std::uint8_t* const codes = matrix.codes.data() + n * matrix.in_features;
+  for (std::size_t group = 0; group < static_cast<std::size_t>(matrix.groups()); group += kGroups) {
+    for (std::size_t j = group; j < group + kGroups; ++j)
+      put(nvfp4_byte_of(scales[j], matrix.global_scale, matrix.global_form));
+    for (const std::uint8_t* own = codes + group * kGroup; own < codes + (group + kGroups) * kGroup;
+         own += kGroup)
+      for (std::size_t i = 0; i < kGroup / 2; ++i) put(own[i] | own[i + kGroup / 2] << 4);
+  }
 }
 
 }  // namespace llmq

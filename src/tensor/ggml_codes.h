@@ -3,15 +3,22 @@
 // around 128; MXFP4 and NVFP4, of which no code is -0. Their values by dequantize() are those of
 // to_float32(), bit for bit: a scale d * s_j and a minimum m * t_j are one FP32 product each in both.
 #pragma once
+#include <cstddef>
+#include <vector>
+
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
 
 // False for plain types and for those of grids (tensor/ggml_grids.h).
 bool has_codes(DType dtype);
-// A matrix of `columns` columns without rows, for codes of `dtype`, which has them.
-QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns);
+// A matrix of `columns` columns without rows, for codes of `dtype`, which has them. `scale`: what all of
+// NVFP4 is multiplied by; 1 of other types.
+QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns, float scale = 1);
 // One more row of it, from its blocks.
 void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix);
+// Row n of floats of two levels, whole blocks of 64, as blocks of NVFP4: its codes and the bytes of its
+// scales, without the number over all of them.
+void append_nvfp4_row(const QuantizedMatrix& matrix, std::int64_t n, std::vector<std::byte>& bytes);
 
 }  // namespace llmq

@@ -5,15 +5,16 @@
 //   IQ3_S         w = ((d (1 + 2 s)) g) sigma
 //   IQ1_*         w = (d (2 s + 1)) (g +- 1/8)       g of -1, 0, 1
 //   TQ*           w = d (q - 1)
-//   NVFP4         w = (e4m3(s) / 2) (2 e2m1(q))      without the scale of the tensor, which a GGUF has apart
+//   NVFP4         w = e4m3(s) e2m1(q)                without the scale of the tensor, which a GGUF has apart
 //
 // s: integers of 3 or 4 bits of 16 or 32 numbers; sigma: signs, of which every eighth is the parity of seven
 // where a type stores seven. Source: gguf-py/gguf/quants.py, ggml-quants.c; the grids are ggml's (NOTICE).
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 
-#include "tensor/dtype.h"
+#include "tensor/tensor_view.h"
 
 namespace llmq {
 
@@ -25,5 +26,9 @@ extern const std::array<std::uint16_t, 2048> kGrid1S;
 
 // One block of such a type; false where it is none of them.
 bool grid_block_values(DType dtype, const std::uint8_t* block, float* into);
+
+// Numbers of any type that are multiplied by `scale`; of NVFP4 its scales are, first, as modelopt has it:
+// w = (e4m3(s) scale) e2m1(q).
+void scaled_values(const TensorView& view, float scale, std::span<float> into);
 
 }  // namespace llmq

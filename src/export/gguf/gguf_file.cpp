@@ -96,7 +96,8 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
       ranks_(ranks_of(request_.target)) {
   request_.target.single_file = true;
   begin_together(ranks_, [&] {
-    tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
+    tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec,
+                                 request_.file_type == nullptr || is_of_converter(*request_.file_type));
     if (request_.file_type != nullptr)
       types_ = choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(),
                                  request_.weighted);

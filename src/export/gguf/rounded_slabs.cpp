@@ -56,7 +56,7 @@ std::vector<GgufSlab> slabs_of(const Shape& shape, std::size_t tensor, std::int6
 
 bool is_copied(const GgufMixTensor& tensor, DType type, bool copies) {
   if (tensor.stored != type) return false;
-  if (type == DType::kMXFP4) return true;
+  if (type == DType::kMXFP4 || type == DType::kNVFP4) return true;  // no rounding would give them again
   return copies && type != DType::kF32 && type != DType::kF16 && type != DType::kBF16;
 }
 

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 
 #include "export/gguf/gguf_places.h"
+#include "export/gguf/nvfp4_places.h"
 #include "io/codes/first_rounding.h"
 #include "io/gguf.h"
 #include "io/gguf_rows.h"
 #include "model/linear_source.h"
+#include "tensor/ggml_codes.h"
+#include "tensor/ggml_quantize.h"
 #include "tensor/mxfp4.h"
 
 namespace llmq {
@@ -25,11 +29,16 @@ void read_rows(const TensorView& view, std::int64_t columns, std::int64_t first,
 
 class HuggingFaceSource final : public GgufTensorSource {
  public:
-  HuggingFaceSource(const Checkpoint& checkpoint, const ModelSpec& spec)
+  HuggingFaceSource(const Checkpoint& checkpoint, const ModelSpec& spec, bool keeps_codes)
       : checkpoint_(checkpoint),
         linears_(LinearSource::open(checkpoint)),
         places_(gguf_places(checkpoint, linears_, spec)) {
+    const std::set<std::string> nvfp4 = keeps_codes ? keep_nvfp4() : std::set<std::string>();
     for (const GgufPlace& place : places_) {
+      if (nvfp4.count(place.name) != 0) {
+        tensors_.push_back({place.name, DType::kNVFP4, place.shape, true});
+        continue;
+      }
       const bool codes =
           std::all_of(place.matrices.begin(), place.matrices.end(), [&](const GgufPlace::Matrix& matrix) {
             const StoredTensor* const tensor = checkpoint.find(matrix.source);
@@ -59,6 +68,7 @@ class HuggingFaceSource final : public GgufTensorSource {
 
   std::vector<std::byte> stored_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const GgufPlace& place = places_[index];
+    if (tensors_[index].stored == DType::kNVFP4) return nvfp4_rows(place, first, count);
     const std::int64_t each = place.shape.elements() / place.shape.back() / std::ssize(place.matrices);
     std::vector<std::byte> rows;
     for (const std::int64_t end = first + count; first < end;) {
@@ -98,6 +108,7 @@ class HuggingFaceSource final : public GgufTensorSource {
     lease_ = {};
     held_ = nullptr;
     unpacked_ = {};
+    codes_ = {};
     apart_ = {};
     loaded_ = nullptr;
   }
@@ -111,6 +122,31 @@ class HuggingFaceSource final : public GgufTensorSource {
   }
 
  private:
+  // The names of those that keep their codes, whose scales are places from then on.
+  std::set<std::string> keep_nvfp4() {
+    const std::vector<bool> kept = add_nvfp4_scales(checkpoint_, linears_, places_);
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < places_.size(); ++i)
+      if (kept[i]) names.insert(places_[i].name);
+    std::sort(places_.begin(), places_.end(),
+              [](const GgufPlace& a, const GgufPlace& b) { return gguf_tensor_before(a.name, b.name); });
+    return names;
+  }
+
+  std::vector<std::byte> nvfp4_rows(const GgufPlace& place, std::int64_t first, std::int64_t count) {
+    const std::int64_t each = place.shape.elements() / place.shape.back() / std::ssize(place.matrices);
+    std::vector<std::byte> rows;
+    for (std::int64_t row = first; row < first + count; ++row) {
+      const GgufPlace::Matrix& matrix = place.matrices[static_cast<std::size_t>(row / each)];
+      if (loaded_ != &matrix) codes_ = linears_.quantized(matrix.packed->module);
+      loaded_ = &matrix;
+      const std::int64_t own =
+          place.permuted_heads == 0 ? row % each : permuted_row(row % each, each, place.permuted_heads);
+      append_nvfp4_row(codes_, matrix.first_row + own, rows);
+    }
+    return rows;
+  }
+
   // Has the values of `matrix` at hand, rows [first, first + count) of them where they lie in order.
   Lease open(const GgufPlace& place, const GgufPlace::Matrix& matrix, std::int64_t first,
              std::int64_t count) {
@@ -187,8 +223,9 @@ class HuggingFaceSource final : public GgufTensorSource {
   LinearSource linears_;
   std::vector<GgufPlace> places_;
   ZeroedNumbers<float> unpacked_;
+  QuantizedMatrix codes_;
   std::vector<float> apart_;
-  // Whose values are `unpacked_` or `apart_`, whose bytes are leased.
+  // Whose values are `unpacked_`, `codes_` or `apart_`, whose bytes are leased.
   const GgufPlace::Matrix *loaded_ = nullptr, *held_ = nullptr;
   Lease lease_;
 };
@@ -249,9 +286,9 @@ class GgufSource final : public GgufTensorSource {
 }  // namespace
 
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,
-                                                    const ModelSpec& spec) {
+                                                    const ModelSpec& spec, bool keeps_codes) {
   if (checkpoint.is_gguf()) return std::make_unique<GgufSource>(open_gguf(io, checkpoint.path()));
-  return std::make_unique<HuggingFaceSource>(checkpoint, spec);
+  return std::make_unique<HuggingFaceSource>(checkpoint, spec, keeps_codes);
 }
 
 }  // namespace llmq

@@ -1,8 +1,8 @@
 // The tensors of a model as GGUF names, orders and shapes them, read a few rows at a time.
 //
 // From a Hugging Face checkpoint: names and the order of llama.cpp; the rows of q and k reordered within each
-// head where a family's rope turns neighbours there (io/gguf_rows.h); packed linears dequantized exactly;
-// factors of rope scaling made. From a GGUF: its tensors as they lie.
+// head where a family's rope turns neighbours there (io/gguf_rows.h); packed linears dequantized exactly,
+// but for NVFP4 that keeps its codes; factors of rope scaling made. From a GGUF: its tensors as they lie.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ class GgufTensorSource {
  public:
   virtual ~GgufTensorSource() = default;
   // Sorted by gguf_tensor_before(). `stored` is the type a tensor has where it is not rounded: F32 unless the
-  // source is a GGUF, or has MXFP4.
+  // source is a GGUF, or has MXFP4 or NVFP4.
   const std::vector<GgufMixTensor>& tensors() const { return tensors_; }
   // Rows [first, first + count) of tensor `index` as FP32.
   virtual std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
@@ -38,8 +38,9 @@ class GgufTensorSource {
   std::vector<GgufMixTensor> tensors_;
 };
 
-// `checkpoint` and `spec` must outlive it.
+// `checkpoint` and `spec` must outlive it. `keeps_codes`: the file's type leaves codes as they are
+// (is_of_converter()), so that NVFP4 has its scales beside it (export/gguf/nvfp4_places.h).
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,
-                                                    const ModelSpec& spec);
+                                                    const ModelSpec& spec, bool keeps_codes);
 
 }  // namespace llmq

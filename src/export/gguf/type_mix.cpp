@@ -34,6 +34,7 @@ enum FileTypeId : std::uint32_t {
   kIQ4_NL = 25,
   kIQ4_XS = 30,
   kMXFP4_MOE = 38,
+  kNVFP4 = 39,
 };
 
 enum class MixPart { kEmbedding, kOutput, kValue, kKey, kAttentionOutput, kDown, kOther };
@@ -253,10 +254,11 @@ bool is_of_converter(const GgufFileType& file_type) {
 }
 
 GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors) {
-  const bool keeps =
-      std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.kept; });
+  const auto kept =
+      std::find_if(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.kept; });
   GgufFileType stated = file_type;
-  if (keeps && !is_block_type(file_type.default_type)) stated.id = kMXFP4_MOE;
+  if (kept != tensors.end() && !is_block_type(file_type.default_type))
+    stated.id = kept->stored == DType::kNVFP4 ? kNVFP4 : kMXFP4_MOE;
   return stated;
 }
 

@@ -46,8 +46,8 @@ struct GgufMixTensor {
 // Plain types and Q8_0, which llama.cpp's converter writes; llama-quantize alone makes the others.
 bool is_of_converter(const GgufFileType& file_type);
 
-// What general.file_type says: of plain types beside kept codes of MXFP4 llama.cpp's converter says
-// MXFP4_MOE.
+// What general.file_type says: of plain types beside kept codes llama.cpp's converter says MXFP4_MOE, and of
+// NVFP4 that.
 GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors);
 
 // Before `later` in the order in which llama.cpp goes through the tensors, which is the order of the file.

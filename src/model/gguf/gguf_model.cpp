@@ -13,6 +13,7 @@
 #include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_fields.h"
 #include "model/gguf/gguf_names.h"
+#include "model/gguf/gguf_scales.h"
 #include "model/gguf/gguf_scaling.h"
 
 namespace llmq {
@@ -303,8 +304,9 @@ GgufReading read_gguf_model(const GgufHeader& header) {
   refuse_unknown_mathematics(header, *family.gguf);
   GgufReading model;
   model.config = build_config(header, family, sizes);
+  const GgufScales scales(header, *family.gguf, sizes.widths, sizes.experts);
   for (std::size_t index = 0; index < header.tensors.size(); ++index)
-    if (!is_rope_factors(*family.gguf, header.tensors[index].name))
+    if (!is_rope_factors(*family.gguf, header.tensors[index].name) && !scales.has(header.tensors[index]))
       translate(header, index, *family.gguf, sizes, model.tensors);
   check_pieces(header, model.tensors);
   return model;

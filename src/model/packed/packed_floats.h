@@ -11,6 +11,8 @@ namespace llmq {
 
 inline constexpr const char* kGlobalSuffix = ".weight_global_scale";
 inline constexpr const char* kFactorSuffix = ".weight_scale_2";  // modelopt's
+// Of inputs that are rounded.
+inline constexpr const char *kInputScaleSuffix = ".input_scale", *kInputGlobalSuffix = ".input_global_scale";
 
 // Shapes checked. Errors: kBadInput with the tensor's name. modelopt has the codes as "weight" and the one
 // number as "weight_scale_2", without an extent or with one of 1.

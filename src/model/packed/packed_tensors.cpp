@@ -15,8 +15,6 @@
 namespace llmq {
 namespace {
 
-constexpr const char *kInputScaleSuffix = ".input_scale", *kInputGlobalSuffix = ".input_global_scale";
-
 // The group of each column, checked. Where every run of `group` columns shares one, whatever the groups are
 // called, columns need no index: the groups are renamed when the weight is read.
 void read_group_index(const Checkpoint& checkpoint, const std::string& name, PackedTensors& packed) {

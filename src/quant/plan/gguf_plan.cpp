@@ -178,7 +178,8 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
          {"importance changes nothing in " + recipe.gguf.type, recipe.source, "method", "write method: rtn"});
   resolve_importance(recipe, plan);
   resolve_calibration(recipe, spec, plan);
-  const std::unique_ptr<GgufTensorSource> source = open_gguf_tensors(io, checkpoint, spec);
+  const std::unique_ptr<GgufTensorSource> source =
+      open_gguf_tensors(io, checkpoint, spec, is_of_converter(*plan.file_type));
   const std::vector<DType> types =
       choose_gguf_types(*plan.file_type, gguf_mix_model(spec), source->tensors(), plan.importance != "none");
   bool keeps_codes = false;  // of MXFP4

@@ -66,7 +66,8 @@ TimePrediction predict_gguf_time(const GgufPlan& plan, Io& model_io, const Check
       for (const auto& [part, seconds] : predict_blocks(plan.forward(), checkpoint, spec, timer))
         prediction.add("importance", seconds);
     }
-    const std::unique_ptr<GgufTensorSource> source = open_gguf_tensors(model_io, checkpoint, spec);
+    const std::unique_ptr<GgufTensorSource> source =
+        open_gguf_tensors(model_io, checkpoint, spec, is_of_converter(*plan.file_type));
     std::map<std::tuple<DType, bool, bool>, double> rates;
     double rounding = 0;
     for (std::size_t i = 0; i < plan.tensors.size(); ++i) {

@@ -150,17 +150,18 @@ void tq2_0(GridBytes p, float* into) {
     into[i] = d * static_cast<float>((p[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3) - 1);
 }
 
-void nvfp4(GridBytes p, float* into) {
+void nvfp4(GridBytes p, float scale, float* into) {
   for (std::size_t sub = 0; sub < 4; ++sub) {
     const unsigned byte = p[sub], exponent = byte >> 3 & 15, fraction = byte & 7;
     const float magnitude =
         exponent == 0 ? static_cast<float>(fraction) * 0x1p-9f
                       : static_cast<float>(8 + fraction) * 0x1p-10f * static_cast<float>(1u << exponent);
-    const float half = byte == 0x7f ? 0 : magnitude / 2;  // which is no number in E4M3; no sign is looked at
+    // 0x7f is no number in E4M3; no sign is looked at.
+    const float level = byte == 0x7f ? 0 : magnitude * scale;
     for (std::size_t j = 0; j < 8; ++j) {
       const std::uint8_t pair = p[4 + 8 * sub + j];
-      into[16 * sub + j] = half * (2 * kE2M1[pair & 15u] + 0.0f);  // ggml knows no -0
-      into[16 * sub + 8 + j] = half * (2 * kE2M1[pair >> 4] + 0.0f);
+      into[16 * sub + j] = level * (kE2M1[pair & 15u] + 0.0f);  // ggml knows no -0
+      into[16 * sub + 8 + j] = level * (kE2M1[pair >> 4] + 0.0f);
     }
   }
 }
@@ -188,9 +189,23 @@ bool grid_block_values(DType dtype, const std::uint8_t* block, float* into) {
     case DType::kTQ2_0:
       return tq2_0(block, into), true;
     case DType::kNVFP4:
-      return nvfp4(block, into), true;
+      return nvfp4(block, 1, into), true;
     default:
       return false;
+  }
+}
+
+void scaled_values(const TensorView& view, float scale, std::span<float> into) {
+  if (view.dtype != DType::kNVFP4) {
+    to_float32(view, into);
+    for (float& value : into) value *= scale;
+    return;
+  }
+  const DTypeRow& row = dtype_row(view.dtype);
+  const auto* block = view.as<const std::uint8_t>();
+  for (std::size_t at = 0; at < into.size(); at += static_cast<std::size_t>(row.block_elements)) {
+    nvfp4(block, scale, into.data() + at);
+    block += row.block_bytes;
   }
 }
 

@@ -4,7 +4,10 @@
 
 #include <cstring>
 
+#include "tensor/block_scales.h"
 #include "tensor/ggml_blocks.h"
+#include "tensor/ggml_grids.h"
+#include "tensor/mxfp4.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -79,6 +82,46 @@ TEST(GgmlCodes, OfFloatsHaveTheirValuesToTheBit) {
     to_float32(TensorView(static_cast<const void*>(bytes.data()), dtype, Shape{rows, columns}), want);
     dequantize(matrix, got);
     EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << dtype_row(dtype).name;
+  }
+}
+
+// Every byte of a scale, with a number over all of them that is no power of two.
+TEST(GgmlCodes, WhatStandsBesideNvfp4MultipliesItsScales) {
+  constexpr std::int64_t kLines = 256, kWide = 64, kLineBytes = 36;
+  constexpr float kOverAll = 0.0123f;
+  std::vector<std::uint8_t> bytes(kLines * kLineBytes);
+  QuantizedMatrix matrix = matrix_of_blocks(DType::kNVFP4, kWide, kOverAll);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * i / 5 + 3 * i);
+  for (std::size_t row = 0; row < kLines; ++row) {
+    bytes[row * kLineBytes] = static_cast<std::uint8_t>(row);
+    append_block_row(DType::kNVFP4, bytes.data() + row * kLineBytes, matrix);
+  }
+  std::vector<float> want(kLines * kWide), got(want.size());
+  scaled_values(TensorView(static_cast<const void*>(bytes.data()), DType::kNVFP4, Shape{kLines, kWide}),
+                kOverAll, want);
+  dequantize(matrix, got);
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0);
+  EXPECT_EQ(want[64 * 0x38 + 1], kE2M1[bytes[0x38 * kLineBytes + 5] & 15] * kOverAll + 0.0f) << "0x38 is 1";
+}
+
+// Codes of -0, too, which a checkpoint may have, and scales by a divisor.
+TEST(GgmlCodes, BlocksOfNvfp4AreMadeOfTheirCodes) {
+  QuantizedMatrix matrix;
+  matrix.scheme.bits = 4, matrix.scheme.weight_type = WeightType::kFloat4;
+  matrix.scheme.granularity = Granularity::kGroup, matrix.scheme.group_size = 16;
+  matrix.out_features = 2, matrix.in_features = 128;
+  matrix.global_scale = 3;
+  for (int i = 0; i < 256; ++i) matrix.codes.push_back(static_cast<std::uint8_t>(i * 7 / 3 % 16));
+  for (std::uint8_t i = 0; i < 16; ++i)
+    matrix.scales.push_back(nvfp4_scale(static_cast<std::uint8_t>(i * 8 + 1), 3));
+  std::vector<std::byte> row;
+  append_nvfp4_row(matrix, 1, row);
+  ASSERT_EQ(row.size(), 72u);
+  for (std::size_t k = 0; k < 128; ++k) {
+    const std::size_t block = k / 64 * 36, group = k % 64 / 16;
+    EXPECT_EQ(static_cast<int>(row[block + group]), static_cast<int>((8 + k / 16) * 8 + 1));
+    EXPECT_EQ(static_cast<int>(row[block + 4 + 8 * group + k % 8]) >> (k % 16 / 8 * 4) & 15,
+              matrix.codes[128 + k]);
   }
 }
 
