@@ -32,7 +32,7 @@ MEANINGS = {
     "output.dir": "the directory",
     "output.versioned": "a directory for each version below it, and the link `latest`",
     "output.keep": "versions that are kept; left out: all",
-    "shard_bytes": "most bytes of a shard of the output; left out: 5000000000",
+    "shard_bytes": "most bytes of a shard of the output, or of each file of a GGUF; left out: 5000000000, and one file",
     "method": "one method, or a list that is applied in order",
     "scheme": "what the bits of a weight mean; left out: 4 bits, inputs as they are; of a GGUF `q4_k_m`",
     "format": "how codes lie in files",

@@ -144,8 +144,9 @@ JobEnd QuantizeJob::run() {
   std::optional<PublishedOutput> found = find_unchanged();
   if (found && settings_.ranks().rank() != 0) return {};
   if (found) {
-    Json document = unchanged_json(*found, request_.recipe.output, compute_name(settings_.compute),
-                                   form().outline().modules);
+    const bool file = is_one_file(form().outline().format);
+    Json document = unchanged_json(*found, file ? found->directory.string() : request_.recipe.output,
+                                   compute_name(settings_.compute), form().outline().modules);
     document["seconds"] = seconds_since(start_);
     document["peak_rss_bytes"] = peak_resident_bytes();
     document["peak_device_bytes"] = 0;

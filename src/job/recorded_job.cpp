@@ -7,6 +7,7 @@
 
 #include "export/first_difference.h"
 #include "export/output/published_output.h"
+#include "io/gguf.h"
 
 namespace llmq {
 namespace {
@@ -99,16 +100,33 @@ RebuiltFiles compare_directory(Io& io, const Path& output, const Path& rebuilt) 
   return result;
 }
 
-// Of a single file its report is not compared, which says how long a run took.
+// A file, and of a split model those behind the first.
+std::vector<Path> files_of_gguf(const Path& first) {
+  std::vector<Path> files = {first};
+  for (const std::string& part : further_gguf_parts(first.filename().string()))
+    files.push_back(parent_of(first) / part);
+  return files;
+}
+
+// Of a GGUF its report is not compared, which says how long a run took.
 RebuiltFiles compare_file(Io& io, const Path& output, const Path& rebuilt) {
-  const std::string name = output.filename().string(), sha256 = file_sha256(io, rebuilt);
+  const std::vector<Path> files = files_of_gguf(output), made = files_of_gguf(rebuilt);
+  const std::vector<NamedDigest> recorded = recorded_files(io, output);
   RebuiltFiles result;
-  for (const NamedDigest& file : recorded_files(io, output)) {
-    if (file.name != name) continue;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string name = files[i].filename().string();
+    const auto file = std::find_if(recorded.begin(), recorded.end(),
+                                   [&](const NamedDigest& one) { return one.name == name; });
+    if (file == recorded.end()) continue;
     ++result.compared;
-    if (file.sha256 == sha256) continue;
-    result.outputs.push_back({name, file.sha256, sha256});
-    result.first_tensor = first_difference(io, output, rebuilt);
+    if (i >= made.size()) {
+      result.outputs.push_back({name, file->sha256, std::nullopt});
+      continue;
+    }
+    const std::string sha256 = file_sha256(io, made[i]);
+    if (file->sha256 == sha256) continue;
+    result.outputs.push_back({name, file->sha256, sha256});
+    if (result.first_tensor.empty()) result.first_tensor = first_difference(io, files[i], made[i]);
   }
   return result;
 }

@@ -16,7 +16,9 @@ std::optional<PublishedOutput> unchanged_output(Io& io, const OutputTarget& targ
     if (asked == nullptr || !(*asked == evaluation) || found->report.find("evaluation") == nullptr)
       return std::nullopt;
   }
-  settle_publication(io, target);
+  OutputTarget settled = target;
+  if (target.single_file) settled.directory = found->directory;  // the first of several files
+  settle_publication(io, settled);
   return found;
 }
 

@@ -184,6 +184,7 @@ FAULTS = [
     Fault("neighbours-in-a-block-of-nvfp4", "src/tensor/ggml_codes.cpp", "put(own[i] | own[i + kGroup / 2] << 4);", "put(own[2 * i] | own[2 * i + 1] << 4);",
           [("llmq_unit_tensor", "GgmlCodes.BlocksOf*")]),
     Fault("divisor-beside-nvfp4", "src/export/gguf/nvfp4_places.cpp", "own != nullptr ? stored : 1 / stored;", "stored;", [("llmq_unit_export", "Nvfp4Gguf.OfCompressed*")]),
+    Fault("first-part-rebuilt-alone", "src/job/recorded_job.cpp", "i < files.size(); ++i) {", "i < 1; ++i) {", [("llmq_unit_job", "QuantizeJobTest.AGgufInSeveral*")]),
     Fault("inputs-beside-nvfp4-stay", "src/model/packed/modelopt_config.cpp", 'if (name == "NVFP4") scheme', 'if (name == "NVFP4_") scheme',
           [("llmq_unit_model", "Modelopt.SchemesAre*")]),
     Fault("a-global-scale-of-inputs-that-stay", "src/model/packed/packed_tensors.cpp", "if (checkpoint.find(unread) != nullptr)", "if (unread.empty())",

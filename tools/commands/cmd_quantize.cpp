@@ -19,7 +19,7 @@ namespace {
 
 struct QuantizeOptions {
   RecipeWords words;
-  std::string model, output, target_bits, vision, metrics_out, network;
+  std::string model, output, target_bits, split_max_size, vision, metrics_out, network;
   GateFiles gate_files;
   std::optional<std::string> devices;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
@@ -29,6 +29,8 @@ struct QuantizeOptions {
 Recipe resolve_recipe(const QuantizeOptions& options) {
   Recipe recipe = named_recipe(options.words);
   if (!options.target_bits.empty()) recipe.set("target_bits=" + options.target_bits);
+  if (!options.split_max_size.empty())
+    recipe.set(fmt::format("shard_bytes={}", parse_bytes(options.split_max_size, "--split-max-size")));
   if (!options.vision.empty()) recipe.set("vision=" + options.vision);
   if (options.portable) recipe.portable = true;
   if (!options.model.empty()) recipe.model = options.model;
@@ -143,6 +145,11 @@ void add_quantize(CLI::App& app, Session& session) {
   command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")
       ->type_name("MODEL");
   command->add_option("--output", options->output, "Directory, or .gguf file, to write")->type_name("DIR");
+  command
+      ->add_option("--split-max-size", options->split_max_size,
+                   "Several files, each with this many bytes of tensors at most, e.g. 2GB: of a GGUF "
+                   "NAME-00001-of-00003.gguf and so on; of a directory the shards, which are of 5 GB without")
+      ->type_name("SIZE");
   add_devices_option(*command, options->devices);
   command->add_flag("--dry-run", options->dry_run, "Print the plan with its memory, disk and work, and stop");
   add_network(*command, options->network);

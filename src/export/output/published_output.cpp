@@ -9,7 +9,9 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/parent_path.h"
 #include "export/output/job_difference.h"
+#include "io/gguf.h"
 
 namespace llmq {
 namespace {
@@ -173,9 +175,41 @@ std::string move_latest(Io& io, const Path& directory, const std::string& versio
   return fitting.front();
 }
 
+namespace {
+
+// A single file's own name; of a model in several files that of the first, where one alone is there.
+Path first_file(Io& io, const Path& path) {
+  if (io.exists(path) || path.extension() != ".gguf" || !io.is_directory(parent_of(path))) return path;
+  const std::string beginning = path.stem().string() + "-00001-of-";
+  Path first = path;
+  for (const std::string& name : io.list(parent_of(path))) {
+    if (!name.starts_with(beginning) ||
+        name !=
+            gguf_part_name(path.stem().string(), 1, 1 + static_cast<int>(further_gguf_parts(name).size())))
+      continue;
+    if (first != path) return path;
+    first = parent_of(path) / name;
+  }
+  return first;
+}
+
+std::optional<std::string> digest_of_files(Io& io, const Path& first,
+                                           const std::function<std::string(const Path&)>& sha256) {
+  std::vector<NamedDigest> files = {{first.filename().string(), 0, sha256(first)}};
+  for (const std::string& part : further_gguf_parts(first.filename().string())) {
+    const Path path = parent_of(first) / part;
+    if (!io.exists(path)) return std::nullopt;
+    files.push_back({part, 0, sha256(path)});
+  }
+  return output_digest(files);
+}
+
+}  // namespace
+
 std::optional<PublishedOutput> find_unchanged(Io& io, const OutputTarget& target,
                                               const std::function<std::string(const Path&)>& sha256) {
-  const Path path = tidy_path(target.directory);
+  Path path = tidy_path(target.directory);
+  if (target.single_file) path = first_file(io, path);
   const bool there =
       target.single_file ? io.exists(path) && !io.is_directory(path) : is_own_directory(io, path);
   if (!there) return std::nullopt;
@@ -194,9 +228,8 @@ std::optional<PublishedOutput> find_unchanged(Io& io, const OutputTarget& target
   if (job == nullptr || digest == nullptr || !digest->is_string() ||
       !job_difference(*job, target.job).empty())
     return std::nullopt;
-  const std::string now =
-      target.single_file ? output_digest(std::array{NamedDigest{path.filename().string(), 0, sha256(path)}})
-                         : output_digest(io, found.directory, sha256);
+  const std::optional<std::string> now =
+      target.single_file ? digest_of_files(io, path, sha256) : output_digest(io, found.directory, sha256);
   if (now != digest->as_string()) return std::nullopt;
   found.report = std::move(*report);
   return found;

@@ -38,12 +38,7 @@ GgufForm::GgufForm(const JobInputs& inputs)
       plan_(make_gguf_plan(in_.model_io, in_.recipe, in_.model.checkpoint, in_.model.spec,
                            in_.settings.compute, in_.settings.memory_limit, shared_by(in_.settings))),
       costs_(estimate_costs(plan_, in_.model.checkpoint, in_.model.spec)),
-      tensor_reads_(costs_.reads) {
-  if (in_.recipe.shard_bytes)
-    fail(ErrorKind::kUsage,
-         {"a GGUF that is quantized is one file and has no shards", in_.recipe.source, "shard_bytes",
-          "leave it out; llmq convert --to gguf --split-max-size cuts one"});
-}
+      tensor_reads_(costs_.reads) {}
 
 PlanOutline GgufForm::outline() const {
   PlanOutline outline;
@@ -86,6 +81,7 @@ void GgufForm::identify(Json& job, const std::function<std::string(const Path&)>
 }
 
 void GgufForm::check_target(const OutputTarget& target) const {
+  if (in_.recipe.shard_bytes) return;  // open() knows the names of the files
   first_begins(in_.settings.ranks(),
                [&] { check_gguf_destination(in_.io, target, in_.model.checkpoint.path()); });
 }
@@ -100,6 +96,7 @@ void GgufForm::open(const OutputTarget& target) {
   request.quantized_by = in_.recipe.card.quantized_by;
   request.weighted = plan_.importance != "none";
   request.search = plan_.search;
+  request.part_bytes = static_cast<std::uint64_t>(in_.recipe.shard_bytes.value_or(0));
   request.on_tensor = [this](const std::string& tensor) { begin_tensor(tensor); };
   output_.emplace(in_.io, in_.model.checkpoint, in_.model.spec, std::move(request));
   tensor_reads_ = gguf_read_passes(plan_, in_.model.checkpoint, in_.model.spec,
@@ -153,6 +150,8 @@ void GgufForm::write(const CalibrationSet& calibration, JobOutcome& o) {
   o.peak_rss_bytes = peak_resident_bytes();
   o.peak_device_bytes = in_.settings.backend().peak_bytes();
   o.warnings = plan_.warnings;
+  if (written_.files.size() > 1)  // which loaders are given
+    o.output = (parent_of(in_.recipe.output) / written_.files.front().name).string();
   o.facts.digest = written_.digest;
   o.facts.bytes_out = written_.bytes;
   o.facts.bits_per_weight = o.facts.bits_per_weight_total = written_.bits_per_weight();

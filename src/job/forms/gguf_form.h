@@ -1,5 +1,5 @@
-// One .gguf file: plan -> importance, where the plan has one -> every tensor; its report lies beside it as
-// NAME.gguf.report.json.
+// One .gguf file, or several where shard_bytes says so: plan -> importance, where the plan has one -> every
+// tensor; the report lies beside the first as NAME.gguf.report.json.
 #pragma once
 #include <memory>
 #include <optional>

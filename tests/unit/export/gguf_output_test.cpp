@@ -187,6 +187,10 @@ TEST(GgufOutput, KilledAtAnyCallASplitModelEndsWithTheSameBytes) {
       ASSERT_EQ(disk.read(name), models.read(name));
     }
     quantize_small(system_io(), disk / "m.gguf", "one", kMost);
+    OutputTarget settled{disk / names.front(), true};
+    settled.single_file = true;
+    settled.job = Json::object({{"job", "one"}});
+    settle_publication(system_io(), settled);
     EXPECT_EQ(system_io().list(disk.path()), names);
     for (const std::string& name : names) EXPECT_EQ(disk.read(name), models.read(name)) << name;
     if (survived || HasFailure()) break;

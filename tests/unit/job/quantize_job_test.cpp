@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "io/gguf.h"
 #include "job/rebuild.h"
+#include "model/open_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 
 namespace llmq {
@@ -126,6 +127,45 @@ TEST_F(QuantizeJobTest, SameJobAgainIsUnchanged) {
     other.overwrite = true;
     EXPECT_NE(digest_of(run(other)), digest_of(first));
   }
+}
+
+// In files of so many bytes of tensors: the report stands beside the first, which loaders are given.
+TEST_F(QuantizeJobTest, AGgufInSeveralFilesIsOneOutput) {
+  QuantizeRequest asked =
+      request("m.gguf", {"format=gguf", "method=rtn", "scheme=q8_0", "shard_bytes=200000"});
+  const JobEnd end = run(asked);
+  const int parts = 1 + static_cast<int>(further_gguf_parts(end.document.at("output").as_string()).size());
+  ASSERT_GT(parts, 2);
+  const auto name = [&](int number) { return gguf_part_name("m", number, parts); };
+  EXPECT_EQ(end.document.at("output"), Json((scratch_ / name(1)).string()));
+  for (int i = 1; i <= parts; ++i) EXPECT_TRUE(exists(name(i))) << i;
+  EXPECT_TRUE(exists(name(1) + ".report.json"));
+  EXPECT_TRUE(exists(name(1) + ".manifest.json"));
+  EXPECT_FALSE(exists("m.gguf"));
+  std::filesystem::create_directory(scratch_ / "one");
+  run(request("one/m.gguf", {"format=gguf", "method=rtn", "scheme=q8_0"}));
+  const Checkpoint several = open_checkpoint(system_io(), (scratch_ / name(1)).string()),
+                   one = open_checkpoint(system_io(), (scratch_ / "one/m.gguf").string());
+  for (const StoredTensor& tensor : one.tensors())
+    EXPECT_EQ(several.read_float32(several.at(tensor.name)), one.read_float32(tensor)) << tensor.name;
+
+  const JobEnd again = run(asked);
+  ASSERT_TRUE(again.unchanged);
+  EXPECT_EQ(digest_of(again), digest_of(end));
+  EXPECT_EQ(again.document.at("output"), end.document.at("output"));
+  RebuildRequest rebuild;
+  rebuild.output = scratch_ / name(1);
+  rebuild.program = settings().program;
+  const Rebuild same = rebuild_output(system_io(), rebuild);
+  EXPECT_TRUE(same.ok()) << same.to_json().dump(1);
+  EXPECT_EQ(same.files.compared, static_cast<std::size_t>(parts));
+
+  std::fstream(scratch_ / name(2), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(-1, std::ios::end)
+      .put('\x7f');
+  EXPECT_THROW(run(asked), Error) << "changed, and not to be replaced unasked";
+  asked.overwrite = true;
+  EXPECT_EQ(digest_of(run(asked)), digest_of(end));
 }
 
 TEST_F(QuantizeJobTest, PreviewWritesNothing) {
