@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,8 +28,8 @@ class CheckpointReader {
   void read_shards(const std::vector<Path>& shards, Json config);
   // Every stacked tensor becomes the tensors that are stacked in it.
   void part_stacks(FindSlabs find);
-  // Weights of FP8 with a scale for each block are one tensor with their scales, where config.json says so
-  // (quantization_config with quant_method fp8); the scales are no tensors of their own from then on.
+  // Weights of FP8 are one tensor with their scales, where config.json says so (quantization_config with
+  // quant_method fp8 or fbgemm_fp8); the scales are no tensors of their own from then on.
   void join_float8_blocks();
   // The same of bitsandbytes, with what stands beside its weights.
   void join_bitsandbytes();
@@ -40,6 +41,7 @@ class CheckpointReader {
   std::shared_ptr<const Checkpoint::State> finish();
 
  private:
+  void pass_over_scales_of_inputs(const std::set<std::string>& modules);
   static constexpr const char* kModeloptFile = "hf_quant_config.json";
   struct BesideWeights;
   void take_modelopt_config(Json file);

@@ -9,24 +9,38 @@
 namespace llmq {
 namespace {
 
-// Matrices of E4M3 with a scale for each block, which are numbers from opening on (io/float8_blocks.cpp).
-// Inputs, which engines round to FP8 as well, are not rounded here.
-void check_float8_blocks(ConfigFields& quantization) {
+// Matrices of E4M3 with a scale for each block or for all, which are numbers from opening on
+// (io/float8_blocks.cpp). Inputs, which engines round to FP8 as well, are not rounded here.
+void check_float8(ConfigFields& quantization) {
   if (const std::string type = quantization.text("fmt", "e4m3"); type != "e4m3" && type != "float8_e4m3fn")
     quantization.unsupported("fmt", fmt::format("is \"{}\"", type), "e4m3 is read");
-  quantization.require_neutral("activation_scheme", "dynamic");
-  quantization.require_neutral("scale_fmt", "ue8m0");
+  const auto one_of = [&](const char* key, const char* usual, const char* other) {
+    if (const std::string said = quantization.text(key, usual); said != usual && said != other)
+      quantization.unsupported(key, fmt::format("is \"{}\"", said),
+                               fmt::format("{} and {} are read", usual, other));
+  };
+  one_of("activation_scheme", "dynamic", "static");
+  one_of("scale_fmt", "float", "ue8m0");
+  quantization.require_neutral("expert_dtype", "fp8");
   const Json* const size = quantization.find("weight_block_size");
-  const bool sides = size != nullptr && size->is_array() && size->items().size() == 2 &&
-                     std::all_of(size->items().begin(), size->items().end(), [](const Json& side) {
-                       return side.is_integer() && side.as_integer() >= 1;
-                     });
+  const bool sides =
+      size == nullptr || (size->is_array() && size->items().size() == 2 &&
+                          std::all_of(size->items().begin(), size->items().end(), [](const Json& side) {
+                            return side.is_integer() && side.as_integer() >= 1;
+                          }));
   if (!sides)
     quantization.unsupported("weight_block_size",
-                             "is no pair of sizes: FP8 is read with a scale for each block",
-                             "[128, 128] is what releases have");
-  for (const char* listed : {"modules_to_not_convert", "ignored_layers", "dequantize"})
+                             "is no pair of sizes: FP8 is read with a scale for each block, or with one for "
+                             "the whole matrix",
+                             "[128, 128] and null are what releases have");
+  for (const char* listed : {"modules_to_not_convert", "modules_to_convert", "ignored_layers", "dequantize"})
     quantization.find(listed);
+  quantization.refuse_unread({});
+}
+
+// The same with a scale for each row; its bound is of the scales of inputs.
+void pass_over_fbgemm(ConfigFields& quantization) {
+  for (const char* key : {"activation_scale_ub", "modules_to_not_convert"}) quantization.find(key);
   quantization.refuse_unread({});
 }
 
@@ -74,7 +88,9 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
     result.format_ = PackedFormat::kModelopt;
     result.targets_ = read_modelopt(quantization, result.kv_cache_);
   } else if (method == "fp8") {
-    check_float8_blocks(quantization);
+    check_float8(quantization);
+  } else if (method == "fbgemm_fp8") {
+    pass_over_fbgemm(quantization);
   } else if (method == "bitsandbytes") {
     pass_over_bitsandbytes(quantization);
   } else if (method == "mxfp4") {
@@ -84,7 +100,7 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
   } else {
     quantization.unsupported(
         "quant_method", fmt::format("the method \"{}\" is not known here", method),
-        "compressed-tensors, awq, gptq, auto-round, modelopt, bitsandbytes, fp8 and mxfp4 are");
+        "compressed-tensors, awq, gptq, auto-round, modelopt, bitsandbytes, fp8, fbgemm_fp8 and mxfp4 are");
   }
   return result;
 }

@@ -15,8 +15,8 @@
 //   modelopt             quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4 and W4A16_NVFP4, or
 //                        MIXED_PRECISION with `quantized_layers`; in its words of config.json or of the
 //                        older hf_quant_config.json (io/codes/modelopt_names.cpp)
-//   bitsandbytes, fp8    tensors that are numbers from opening on (io/bitsandbytes.cpp,
-//                        io/float8_blocks.cpp).
+//   bitsandbytes, fp8,   tensors that are numbers from opening on (io/bitsandbytes.cpp,
+//   fbgemm_fp8           io/float8_blocks.cpp).
 //   mxfp4                of gpt-oss: tensors that say it by their names; nothing is asked for here.
 // Anything else (other formats, other quantization of activations, transforms) is refused by name.
 #pragma once
