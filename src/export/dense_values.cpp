@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/tensor_reading.h"
 #include "tensor/stored_float.h"
 
 namespace llmq {
@@ -23,7 +24,9 @@ std::vector<std::byte> converted_tensor(const Checkpoint& checkpoint, const Stor
   const std::int64_t elements = tensor.view.shape.elements();
   std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * width);
   if (!tensor.in_order() || is_block_type(tensor.view.dtype)) {
-    store_values(checkpoint.read_float32(tensor), dtype, tensor.name, file, bytes.data());
+    store_values(
+        tensor.is_scaled() ? read_finite(checkpoint, tensor, false) : checkpoint.read_float32(tensor), dtype,
+        tensor.name, file, bytes.data());
     return bytes;
   }
   constexpr std::int64_t kWindow = 1 << 16;

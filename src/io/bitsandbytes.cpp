@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "io/checkpoint_reader.h"
+#include "io/codes/refuse_scale.h"
 #include "tensor/stored_float.h"
 
 namespace llmq {
@@ -193,7 +194,8 @@ void CheckpointReader::join_bitsandbytes() {
   state_->tensors = std::move(weights);
 }
 
-// Of blocks, or of rows.
+// Of blocks, or of rows; all of them finite. A block of zeros has the scale 0, and a nested one may be
+// rounded to a little less.
 std::vector<float> Checkpoint::scales_of_bits_and_bytes(const StoredTensor& tensor) const {
   const StoredTensor::BitsAndBytes& codes = *tensor.bits_and_bytes;
   const auto values = [&](const StoredTensor::Part& part) {
@@ -203,14 +205,26 @@ std::vector<float> Checkpoint::scales_of_bits_and_bytes(const StoredTensor& tens
     return numbers;
   };
   std::vector<float> scales = values(codes.scales);
-  if (codes.nested.view.pointer != nullptr) {
+  const bool nested = codes.nested.view.pointer != nullptr;
+  if (nested) {
     const std::vector<float> of_scales = values(codes.nested);
     for (std::size_t j = 0; j < scales.size(); ++j)
       scales[j] = codes.nested_map[static_cast<std::size_t>(scales[j])] *
                       of_scales[j / static_cast<std::size_t>(codes.nested_block)] +
                   codes.offset;
   }
-  return scales;
+  const auto wrong = std::find_if(scales.begin(), scales.end(), [&](float scale) {
+    return !std::isfinite(scale) || (!nested && scale < 0);
+  });
+  if (wrong == scales.end()) return scales;
+  const std::int64_t at = wrong - scales.begin(), first = at * codes.block;
+  refuse_scale(*wrong,
+               tensor.view.dtype == DType::kI8
+                   ? fmt::format("row {} (SCB)", at)
+                   : fmt::format("codes {} to {} (absmax)", first,
+                                 std::min(first + codes.block, tensor.view.shape.elements()) - 1),
+               fmt::format("those of bitsandbytes are finite{}", nested ? "" : " and not below 0"),
+               state_->shards[static_cast<std::size_t>(codes.scales.shard)].string(), tensor.name);
 }
 
 void Checkpoint::read_bits_and_bytes(const StoredTensor& tensor, std::span<float> into,

@@ -63,8 +63,7 @@ std::optional<QuantizedMatrix> Checkpoint::codes_of_bits_and_bytes(const StoredT
   for (const float scale : scales) largest = std::fmax(largest, std::fabs(scale));
   for (const float value : stored.map) top = std::fmax(top, std::fabs(value));
   const auto finite = [](float number) { return std::isfinite(number); };
-  if (!std::all_of(scales.begin(), scales.end(), finite) ||
-      !std::all_of(stored.map.begin(), stored.map.end(), finite) ||
+  if (!std::all_of(stored.map.begin(), stored.map.end(), finite) ||
       !std::isfinite(stored_float(largest * top, stored.dtype)))
     return std::nullopt;
   QuantizedMatrix matrix = matrix_of(view, stored.block, std::move(scales));

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/error.h"
 #include "base/io.h"
 #include "io/safetensors.h"
@@ -59,6 +61,30 @@ TEST_F(ConvertTest, Float8InBlocksIsWrittenAsItsNumbers) {
   }
   EXPECT_GT(joined, 40);
   EXPECT_GT(carried, 10);
+}
+
+// Neither a scale that is none nor a code that stands for no number becomes NaN in a file.
+TEST_F(ConvertTest, WhatIsNoNumberIsNotWritten) {
+  const auto refused = [&](const char* name, std::uint8_t code, float scale) {
+    const Path folder = disk_ / name;
+    system_io().make_directory(folder);
+    SafetensorsWriter writer(system_io(), folder / "model.safetensors",
+                             {{"a.weight", DType::kF8E4M3, {2, 4}}, {"a.weight_scale_inv", DType::kF32, {1}}},
+                             {});
+    std::vector<std::uint8_t> codes(8, 0x38);
+    codes[6] = code;
+    writer.add("a.weight", std::as_bytes(std::span(codes)));
+    writer.add("a.weight_scale_inv", std::as_bytes(std::span(&scale, 1)));
+    writer.finish();
+    write_text_atomically(system_io(), folder / "config.json",
+                          R"({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}})");
+    return std::string(refusal(folder, disk_ / fmt::format("{}-out", name), "safetensors").what());
+  };
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(
+      refused("scale", 0x38, kNaN),
+      HasSubstr("scale/model.safetensors: a.weight: has the scale NaN for rows 0 to 1, columns 0 to 3"));
+  EXPECT_THAT(refused("code", 0x7f, 1), HasSubstr("a.weight: holds NaN at row 1, column 2"));
 }
 
 TEST_F(ConvertTest, AwqAndCompressedTensorsHoldTheSameCodes) {

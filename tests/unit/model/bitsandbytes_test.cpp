@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 
 #include "io/codes/first_rounding.h"
 #include "model/linear_source.h"
@@ -144,6 +145,46 @@ TEST(BitsAndBytes, WhatIsNoneIsRefusedByName) {
   EXPECT_THAT(error_of([&] { ModelSpec::read(without.open()); }), HasSubstr("has shape [128, 1]"));
 }
 
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN(),
+                kInfinite = std::numeric_limits<float>::infinity();
+
+std::string refused_values(const ScratchModel& model, const std::string& name) {
+  const Checkpoint checkpoint = model.open();
+  return error_of([&] { checkpoint.read_float32(checkpoint.at(name)); });
+}
+
+TEST(BitsAndBytes, AScaleThatIsNoneIsRefusedWhereItIsRead) {
+  const auto refused = [](float scale) {
+    ScratchFourBits model;
+    EXPECT_EQ(model.refused(), "") << "no value is looked at";
+    model.tensors[kWeightOfFour + ".absmax"] = scratch_tensor("F32", {4}, std::vector<float>{1, scale, 3, 4});
+    return refused_values(model, kWeightOfFour);
+  };
+  const std::pair<float, const char*> scales[] = {
+      {kNotANumber, "NaN"}, {kInfinite, "infinity"}, {-2.f, "-2"}};
+  for (const auto& [scale, text] : scales)
+    EXPECT_THAT(refused(scale),
+                HasSubstr("model.safetensors: " + kWeightOfFour + ": has the scale " + text +
+                          " for codes 64 to 127 (absmax), and those of bitsandbytes are finite "
+                          "and not below 0"));
+  EXPECT_EQ(refused(0), "") << "of a block of zeros";
+  ScratchFourBits nested;
+  nested.state =
+      R"({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [16, 16], "nested_dtype": )"
+      R"("float32", "nested_offset": 0.1, "nested_blocksize": 256})";
+  nested.tensors[kWeightOfFour + ".absmax"] =
+      scratch_tensor("U8", {4}, std::vector<std::uint8_t>{1, 2, 3, 4});
+  std::vector<float> map(256, -1);
+  nested.tensors[kWeightOfFour + ".nested_quant_map"] = scratch_tensor("F32", {256}, map);
+  nested.tensors[kWeightOfFour + ".nested_absmax"] = scratch_tensor("F32", {1}, std::vector<float>{1});
+  EXPECT_EQ(nested.refused(), "");
+  EXPECT_EQ(refused_values(nested, kWeightOfFour), "") << "rounded to a little less than 0";
+  map[4] = kNotANumber;
+  nested.tensors[kWeightOfFour + ".nested_quant_map"] = scratch_tensor("F32", {256}, map);
+  EXPECT_THAT(refused_values(nested, kWeightOfFour),
+              HasSubstr("has the scale NaN for codes 192 to 255 (absmax)"));
+}
+
 TEST(BitsAndBytes, RowsOfBytesHaveAScaleEach) {
   ScratchModel model;
   model.config["quantization_config"] =
@@ -157,6 +198,10 @@ TEST(BitsAndBytes, RowsOfBytesHaveAScaleEach) {
   EXPECT_NO_THROW(ModelSpec::read(checkpoint));
   EXPECT_EQ(checkpoint.read_float32(checkpoint.at(module + ".weight")),
             std::vector<float>(256, 127.f * 2.f * 7.874015718698502e-3f));
+  std::vector<float> scales(16, 2.f);
+  scales[9] = kInfinite;
+  model.tensors[module + ".SCB"] = scratch_tensor("F32", {16}, scales);
+  EXPECT_THAT(refused_values(model, module + ".weight"), HasSubstr("has the scale infinity for row 9 (SCB)"));
   model.tensors[module + ".SCB"] = scratch_tensor("F32", {15}, std::vector<float>(15, 2.f));
   EXPECT_THAT(error_of([&] { ModelSpec::read(model.open()); }), HasSubstr("and 16 numbers are due"));
 }
