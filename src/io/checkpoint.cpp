@@ -54,6 +54,26 @@ Checkpoint Checkpoint::of_tensors(const std::vector<OwnedTensor>& tensors, Json 
   return checkpoint;
 }
 
+Checkpoint Checkpoint::showing(std::vector<StoredTensor> tensors, Json config) const {
+  auto state = std::make_shared<State>();
+  state->path = state_->path;
+  state->gguf = state_->gguf;
+  state->config = std::move(config);
+  state->shards = state_->shards;
+  state->mappings = state_->mappings;
+  state->tensors = std::move(tensors);
+  std::sort(state->tensors.begin(), state->tensors.end(),
+            [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
+  state->stacks = state_->stacks;
+  state->companions = state_->companions;
+  state->shown = state_;
+  state->tensor_bytes = state_->tensor_bytes;
+  state->header_bytes = state_->header_bytes;
+  Checkpoint checkpoint;
+  checkpoint.state_ = std::move(state);
+  return checkpoint;
+}
+
 const StoredTensor* Checkpoint::find(std::string_view name) const {
   const auto& tensors = state_->tensors;
   const auto found =
@@ -192,6 +212,7 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     });
     return;
   }
+  if (tensor.unpacking) return tensor.unpacking->read(into, pool);
   if (tensor.exponents) return read_mxfp4_rows(tensor, into, pool);
   if (tensor.pieces) return read_gguf_parts(tensor, into, pool);
   if (tensor.shift != 0) {
@@ -247,6 +268,7 @@ void Checkpoint::each_band(const StoredTensor& tensor, const EachBand& see) cons
 }
 
 Lease Checkpoint::hold(const StoredTensor& tensor) const {
+  if (tensor.unpacking) return {};
   state_->keep_small(tensor);
   std::vector<Lease> ahead;
   for_bands(tensor.view, [&](std::int64_t first, std::int64_t count) {
@@ -267,9 +289,17 @@ Lease Checkpoint::hold_band(const StoredTensor& tensor, std::int64_t first, std:
   return hold_rows(tensor, first, count);
 }
 
-bool Checkpoint::is_kept(const StoredTensor& tensor) { return tensor.stored_bytes() <= kKeptBytes; }
+bool Checkpoint::is_kept(const StoredTensor& tensor) {
+  return !tensor.unpacking && tensor.stored_bytes() <= kKeptBytes;
+}
+
+std::uint64_t Checkpoint::bytes_kept(const StoredTensor& tensor) {
+  if (tensor.unpacking) return tensor.unpacking->bytes_kept();
+  return is_kept(tensor) ? bytes_to_read(tensor) : 0;
+}
 
 std::uint64_t Checkpoint::bytes_to_read(const StoredTensor& tensor) {
+  if (tensor.unpacking) return tensor.unpacking->bytes_to_read();
   std::uint64_t bytes = 0;
   if (tensor.pieces) {
     for (const StoredTensor::Piece& piece : *tensor.pieces)
@@ -289,6 +319,7 @@ bool Checkpoint::holds_in_memory() const {
 }
 
 void Checkpoint::read_ahead(const StoredTensor& tensor) const {
+  if (tensor.unpacking) return tensor.unpacking->read_ahead();
   if (!state_->is_mapped(tensor)) return;
   const std::uint64_t window = holds_in_memory() ? kReadAheadBytes : kReadAheadCached;
   for_bands(tensor.view, [&](std::int64_t first, std::int64_t count) {
@@ -298,6 +329,7 @@ void Checkpoint::read_ahead(const StoredTensor& tensor) const {
 }
 
 void Checkpoint::release(const StoredTensor& tensor) const {
+  if (tensor.unpacking) return tensor.unpacking->release();
   if (tensor.pieces) {
     for (const StoredTensor::Piece& piece : *tensor.pieces)
       state_->mapping(piece).release(piece.offset, piece.view.bytes());

@@ -27,6 +27,22 @@
 
 namespace llmq {
 
+// How numbers are made of tensors that the checkpoint has and does not show (model/packed/unpacked.h).
+class Unpacking {
+ public:
+  virtual ~Unpacking() = default;
+  // FP32, row after row; what is not finite among them stays.
+  virtual void read(std::span<float> into, ThreadPool& pool) const = 0;
+  virtual void read_ahead() const = 0;
+  virtual void release() const = 0;
+  // What one reading counts at most, and how much of that only the first does.
+  virtual std::uint64_t bytes_to_read() const = 0;
+  virtual std::uint64_t bytes_kept() const = 0;
+  virtual std::uint64_t bytes_on_disk() const = 0;
+  // Sentences for who rounds the numbers again: what they, and those made like them, have lost before.
+  virtual std::vector<std::string> told() const = 0;
+};
+
 struct StoredTensor {
   std::string name;
   TensorView view;           // host, read-only, possibly a GGUF block dtype
@@ -92,16 +108,19 @@ struct StoredTensor {
     GgufPart part;
   };
   std::shared_ptr<const std::vector<Piece>> pieces = {};
+  // A packed linear's: the view is of no bytes, and F32; read_float32() has them made.
+  std::shared_ptr<const Unpacking> unpacking = {};
   // Whether the bytes are rows of numbers, one after another; where they are not, only read_float32() tells
   // values.
   bool in_order() const {
     return shift == 0 && permuted_heads == 0 && !transposed && side_by_side == 1 && !exponents &&
-           !block_scales && !bits_and_bytes && !pieces;
+           !block_scales && !bits_and_bytes && !pieces && !unpacking;
   }
   // Whether values are codes that are multiplied: numbers whatever the view's type is.
-  bool is_scaled() const { return block_scales || bits_and_bytes; }
+  bool is_scaled() const { return block_scales || bits_and_bytes || unpacking; }
   // On the disk; an exponent is a byte beside 16 of codes.
   std::uint64_t bytes_on_disk() const {
+    if (unpacking) return unpacking->bytes_on_disk();
     return made_of ? made_of->bytes : view.bytes() + (exponents ? view.bytes() / 16 : 0);
   }
   std::uint64_t stored_bytes() const {  // of all of them
@@ -157,6 +176,9 @@ class Checkpoint {
   };
   static Checkpoint of_tensors(const std::vector<OwnedTensor>& tensors, Json config);
 
+  // The same files as other tensors: copies of these, and such as have an Unpacking.
+  Checkpoint showing(std::vector<StoredTensor> tensors, Json config) const;
+
   const StoredTensor* find(std::string_view name) const;  // one of tensors(), or of a stack
   const StoredTensor& at(
       std::string_view name) const;                  // Error(kBadInput) naming the checkpoint and the tensor
@@ -191,6 +213,8 @@ class Checkpoint {
   // What one reading of the tensor by each_band() counts; hold() counts a little less, where bands share a
   // block.
   static std::uint64_t bytes_to_read(const StoredTensor& tensor);
+  // How much of that only the first reading counts.
+  static std::uint64_t bytes_kept(const StoredTensor& tensor);
   // Whether it is small, so that it is read once.
   static bool is_kept(const StoredTensor& tensor);
   // Whether what is held is memory of this process, not the page cache's.

@@ -24,6 +24,7 @@ struct Checkpoint::State {
   std::vector<StoredStack> stacks;
   std::vector<Path> companions;
   std::vector<std::vector<std::max_align_t>> copies;  // of tensors that lie at odd addresses
+  std::shared_ptr<const State> shown;  // by Checkpoint::showing(), whose copies these tensors lie in
   std::uint64_t tensor_bytes = 0, header_bytes = 0;
   // Behind the mappings, so that leases go before them.
   mutable std::mutex mutex;

@@ -1,5 +1,7 @@
 #include "job/output_evaluation.h"
 
+#include "model/packed/unpacked.h"
+
 namespace llmq {
 
 OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string& output,
@@ -10,12 +12,12 @@ OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string
   request.compute = settings.evaluation_compute;
   request.on_window = settings.on_step;
   const LoadedModel written = open_model(system_io(), output);
-  // An engine looks its embeddings up in the page cache.
-  const std::optional<LoadedModel> cached = original.checkpoint.holds_in_memory()
-                                                ? std::optional(open_model(system_io(), original.name))
-                                                : std::nullopt;
+  // An engine looks its embeddings up in the page cache, and runs packed linears as they are.
+  const bool anew = original.checkpoint.holds_in_memory() || is_unpacked(original.checkpoint);
+  const std::optional<LoadedModel> opened =
+      anew ? std::optional(open_model(system_io(), original.name)) : std::nullopt;
   OutputEvaluation evaluated{
-      evaluate(written, cached ? &*cached : &original, settings.devices.front(), request), {}};
+      evaluate(written, opened ? &*opened : &original, settings.devices.front(), request), {}};
   const PerplexityResult& result = evaluated.evaluation.result;
   const auto gate = [&](const char* name, const std::optional<double>& limit, double value) {
     if (limit) evaluated.gates.push_back({name, *limit, value});

@@ -9,6 +9,7 @@
 #include "export/formats/output_format.h"
 #include "job/card_header.h"
 #include "job/job_identity.h"
+#include "model/packed/unpacked.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan.h"
 #include "quant/plan/ranks/rank_time.h"
@@ -24,6 +25,13 @@ bool is_long(const PlanOutline& plan) {
   return plan.flops >= kFlops || plan.bytes_in >= kBytes;
 }
 
+// Packed linears are rounded again as numbers. Tensors are held against config.json as they lie.
+LoadedModel open_unpacked_model(Io& io, const std::string& name) {
+  LoadedModel model = open_model(io, name);
+  model.checkpoint = unpacked(model.checkpoint);
+  return model;
+}
+
 }  // namespace
 
 std::string wanted_arithmetic(const Recipe& recipe) { return recipe.portable ? kPortableArithmetic : ""; }
@@ -34,7 +42,7 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
       settings_(std::move(settings)),
       start_(std::chrono::steady_clock::now()),
       files_(request_.direct_io ? Reading::kDirect : Reading::kCached),
-      model_(open_model(*files_.model, request_.recipe.model)),
+      model_(open_unpacked_model(*files_.model, request_.recipe.model)),
       planned_({request_.recipe, model_, settings_, io_, *files_.model, *files_.scratch,
                 request_.allow_nonfinite}),
       digests_(io_, request_.paranoid ? Path() : DigestCache::default_file()),

@@ -119,9 +119,8 @@ LinearSource::ReadBytes LinearSource::bytes_to_read(const LinearSpec& linear) co
   for (const std::string& name : tensors_of(linear)) {
     const StoredTensor& tensor = checkpoint().at(name);
     const std::uint64_t once = Checkpoint::bytes_to_read(tensor);
-    const bool kept = Checkpoint::is_kept(tensor);
-    bytes.all += once * (name.ends_with("g_idx") && !kept ? kIndexLooks : 1);
-    if (kept) bytes.kept += once;
+    bytes.all += once * (name.ends_with("g_idx") && !Checkpoint::is_kept(tensor) ? kIndexLooks : 1);
+    bytes.kept += Checkpoint::bytes_kept(tensor);
   }
   return bytes;
 }

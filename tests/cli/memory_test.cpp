@@ -143,6 +143,22 @@ TEST(Memory, AGgufNeedsWhatIsPlanned) {
                     gguf);
 }
 
+// Codes are numbers one linear at a time, and those left alone are copied as numbers.
+TEST(Memory, APackedSourceNeedsWhatIsPlanned) {
+  const Scratch scratch;
+  const std::string packed = scratch / "packed";
+  const Outcome made =
+      run_llmq({"quantize", "--method", "rtn", "--model", wide_model(scratch, 256, 16384, 2048, 2),
+                "--output", packed, "--set", "format=gptq", "--set", "scheme=w4a16_g32_sym"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  expect_as_planned(packed, scratch / "rtn", "rtn", 1, "bfloat16");
+  expect_as_planned(packed, scratch / "left", "rtn", 1, "bfloat16",
+                    {"--set", "ignore=[lm_head, 're:.*down_proj']"});
+  expect_as_planned(packed, scratch / "awq", "awq", 1, "bfloat16");
+  expect_as_planned(packed, scratch / "q.gguf", "rtn", 1, "bfloat16",
+                    {"--set", "format=gguf", "--set", "scheme=q4_k_m"});
+}
+
 TEST(Memory, AGgufsTimeIsPredictedInTheRunsParts) {
   const Scratch scratch;
   for (const std::string method : {"rtn", "imatrix"}) {

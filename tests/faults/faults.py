@@ -403,6 +403,11 @@ FAULTS = [
           [("llmq_unit_model", "BitsAndBytes.AreTheNumbers*")]),
     Fault("four-bits-in-float32", "src/io/bitsandbytes.cpp", "codes->dtype = type == \"bfloat16\" ? DType::kBF16", "codes->dtype = type == \"bfloat16\" ? DType::kF32",
           [("llmq_unit_model", "BitsAndBytes.AreTheNumbers*")]),
+    # Packed linears as numbers.
+    Fault("packing-goes-along", "src/model/packed/unpacked.cpp", 'config.erase("quantization_config");', "", [("llmq_unit_quant", "PackedSource.IsTheDense*")]),
+    Fault("scales-of-a-cache-go-along", "src/model/packed/unpacked.cpp", "(kv_cache && (ends(", "(false && (ends(", [("llmq_unit_quant", "PackedSource.IsTheDense*")]),
+    Fault("packed-numbers-read-as-many-bytes", "src/io/checkpoint.cpp", "if (tensor.unpacking) return tensor.unpacking->bytes_to_read();", "",
+          [("llmq_unit_quant", "PackedSource.IsPlanned*")]),
     Fault("mlx-numbers-rounded-once", "src/tensor/quantized_matrix.cpp", "round(round(static_cast<float>(codes[k]) * scale) + addend)",
           "round(static_cast<float>(codes[k]) * scale + addend)", [("llmq_unit_model", "Mlx.NumbersAre*")]),
     Fault("mlx-rows-from-the-first", "src/io/codes/mlx.cpp", "const std::uint64_t first = begin / width, last", "const std::uint64_t first = 0 * begin / width, last",

@@ -24,6 +24,11 @@ std::uint64_t embedding_bytes(const StoredTensor& table, std::uint64_t tokens) {
                   Checkpoint::bytes_to_read(table));
 }
 
+// What a reading counts that is not the first.
+std::uint64_t bytes_again(const StoredTensor& tensor) {
+  return Checkpoint::bytes_to_read(tensor) - Checkpoint::bytes_kept(tensor);
+}
+
 class Readings {
  public:
   Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
@@ -39,9 +44,8 @@ class Readings {
     for (const StoredTensor& tensor : checkpoint_.tensors()) {
       if (packed_.count(tensor.name) != 0) continue;
       const bool again =
-          !Checkpoint::is_kept(tensor) &&
-          (tensor.view.shape.rank() < 2 || !tensor.in_order() || folded_.count(tensor.name) != 0);
-      bytes += Checkpoint::bytes_to_read(tensor) * (again ? 3 : 1);
+          tensor.view.shape.rank() < 2 || !tensor.in_order() || folded_.count(tensor.name) != 0;
+      bytes += Checkpoint::bytes_to_read(tensor) + (again ? 2 * bytes_again(tensor) : 0);
     }
     return bytes;
   }
@@ -56,7 +60,7 @@ class Readings {
         const bool planned = packed_.count(linear.weight.tensor) != 0;
         if (tensor == nullptr || (which == Of::kPlanned && !planned) || (which == Of::kLeftAlone && planned))
           continue;
-        bytes += Checkpoint::is_kept(*tensor) ? 0 : Checkpoint::bytes_to_read(*tensor);
+        bytes += bytes_again(*tensor);
       }
     return bytes;
   }
@@ -72,8 +76,8 @@ class Readings {
       if (mixture == nullptr) continue;
       for (const LinearId id : mixture->linears()) {
         const StoredTensor* tensor = checkpoint_.find(block.at(id).weight.tensor);
-        if (tensor == nullptr || packed_.count(tensor->name) == 0 || Checkpoint::is_kept(*tensor)) continue;
-        bytes += Checkpoint::bytes_to_read(*tensor) * (block.at(id).site == mixture->input ? 4 : 2);
+        if (tensor == nullptr || packed_.count(tensor->name) == 0) continue;
+        bytes += bytes_again(*tensor) * (block.at(id).site == mixture->input ? 4 : 2);
       }
     }
     return bytes;
@@ -91,9 +95,9 @@ class Readings {
     for (std::size_t b = count(first); b < spec_.blocks.size() && !two_level.empty(); ++b)
       for (const LinearSpec& linear : spec_.blocks[b].linears) {
         const StoredTensor* tensor = checkpoint_.find(linear.weight.tensor);
-        if (tensor != nullptr && !Checkpoint::is_kept(*tensor) && two_level.count(linear.module) != 0 &&
+        if (tensor != nullptr && two_level.count(linear.module) != 0 &&
             fused_linear(linear.module, names).parts > 1)
-          bytes += Checkpoint::bytes_to_read(*tensor);
+          bytes += bytes_again(*tensor);
       }
     return bytes;
   }
@@ -117,8 +121,7 @@ class Readings {
       for (const ExpertSpec& expert : mixture->experts)
         for (const LinearId id : expert.linears()) {
           const StoredTensor* tensor = checkpoint_.find(block.at(id).weight.tensor);
-          if (tensor != nullptr && packed_.count(tensor->name) != 0 && !Checkpoint::is_kept(*tensor))
-            bytes += Checkpoint::bytes_to_read(*tensor);
+          if (tensor != nullptr && packed_.count(tensor->name) != 0) bytes += bytes_again(*tensor);
         }
     }
     return bytes;
@@ -130,16 +133,15 @@ class Readings {
     for (std::size_t b = count(first); b < spec_.blocks.size(); ++b)
       for (const LinearSpec& linear : spec_.blocks[b].linears)
         if (const StoredTensor* tensor = checkpoint_.find(linear.weight.tensor);
-            tensor != nullptr && packed_.count(tensor->name) != 0 && Checkpoint::is_kept(*tensor))
-          bytes += Checkpoint::bytes_to_read(*tensor);
+            tensor != nullptr && packed_.count(tensor->name) != 0)
+          bytes += Checkpoint::bytes_kept(*tensor);
     return bytes;
   }
 
   // Of an untied head values are looked at before they are used.
   std::uint64_t head() const {
     const StoredTensor& tensor = checkpoint_.at(spec_.head);
-    if (Checkpoint::is_kept(tensor)) return 0;
-    return Checkpoint::bytes_to_read(tensor) * (spec_.head == spec_.embedding.tensor ? 1 : 2);
+    return bytes_again(tensor) * (spec_.head == spec_.embedding.tensor ? 1 : 2);
   }
 
  private:
@@ -222,6 +224,11 @@ std::uint64_t held_bytes(const Checkpoint& checkpoint, const ModelSpec& spec,
   if (!checkpoint.holds_in_memory()) return 0;
   std::uint64_t kept = 0, largest = embedding_bytes(checkpoint.at(spec.embedding.tensor), count(embedded));
   for (const StoredTensor& tensor : checkpoint.tensors()) {
+    if (tensor.unpacking) {  // what it is made of, one tensor after another
+      kept += Checkpoint::bytes_kept(tensor);
+      largest = std::max(largest, tensor.bytes_on_disk());
+      continue;
+    }
     const std::uint64_t bytes = tensor.stored_bytes(),
                         each = bytes / std::max<std::uint64_t>(count(tensor.view.shape.elements()), 1);
     if (Checkpoint::is_kept(tensor)) kept += round_up(bytes, kIoBlock) + kIoBlock;

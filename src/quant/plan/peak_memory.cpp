@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "calibration/input_stats.h"
@@ -9,11 +11,13 @@
 #include "device/backend_scratch.h"
 #include "device/gram_rows.h"
 #include "export/formats/packed_formats.h"
+#include "export/output/model_writer.h"
 #include "model/row_chunks.h"
 #include "quant/methods/gptq/host_rows.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/pipeline/pipeline.h"
 #include "quant/pipeline/upstream_error.h"
+#include "quant/plan/replaced_weights.h"
 #include "tensor/mxfp4.h"
 
 namespace llmq {
@@ -65,8 +69,16 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears)
       if (is_planned(linear)) largest_planned_ = std::max(largest_planned_, weights_of(linear));
+  const std::set<std::string> replaced = replaced_weights(plan.packed(), spec);
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    largest_band_ = std::max(largest_band_, copied_band_bytes(tensor));
+    const std::uint64_t elements = positive(tensor.view.shape.elements());
+    if (!tensor.unpacking)
+      largest_band_ = std::max(largest_band_, copied_band_bytes(tensor));
+    else if (!replaced.contains(tensor.name))  // is copied whole
+      largest_band_ = std::max(
+          largest_band_, elements * (4 + static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)))));
+    if (!checkpoint.is_gguf() && !tensor.in_order() && tensor.view.shape.rank() == 2)
+      largest_apart_ = std::max(largest_apart_, elements * (tensor.unpacking ? 5 : 4));
     slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
   }
   if (plan.ranks > 1) tokens_ = std::min(tokens_, positive(plan.most_chunks()) * chunk_);
@@ -144,6 +156,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::gguf_file(bool calibrated, std:
                       vocabulary * (kTokenizerBytes + kTokenizerTreeBytes + kVocabularyBytes)}}),
           with_base({{"the file's vocabulary", vocabulary * kVocabularyBytes},
                      {"stage and chunk buffers", calibrated ? stages() + chunk : 0},
+                     {"a linear that is not stored as rows of numbers, in FP32", largest_apart_},
                      {"rows in FP32, as stored and rounded", slab_ * (4 + 2 + 2) + gathered}})};
 }
 

@@ -244,14 +244,28 @@ bool takes_back_upstream(const Plan& plan) {
 void refuse_packed(const Checkpoint& checkpoint) {
   if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
     fail(ErrorKind::kUnsupported,
-         {"the checkpoint is quantized already", checkpoint.path().string(), "quantization_config",
-          "give the original one, or what llmq convert --to safetensors makes of it"});
+         {"the linears lie packed, and are rounded again as numbers alone", checkpoint.path().string(),
+          "quantization_config", "plan for what unpacked() makes of the checkpoint"});
 }
+
+namespace {
+
+// Of linears that are made of codes, which all say the same.
+std::vector<std::string> told_of_packed(const Checkpoint& checkpoint) {
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (tensor.unpacking) return tensor.unpacking->told();
+  return {};
+}
+
+}  // namespace
 
 std::vector<std::string> told_of_source(const Recipe& recipe, const Checkpoint& checkpoint,
                                         const ModelSpec& spec,
                                         const std::function<bool(const LinearSpec&)>& is_rounded) {
   std::vector<std::string> told = recipe.notes;
+  const std::vector<std::string> of_packed = told_of_packed(checkpoint);
+  told.insert(told.end(), of_packed.begin(), of_packed.end());
+  if (!of_packed.empty()) return told;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
       const StoredTensor* weight = checkpoint.find(linear.weight.tensor);

@@ -86,11 +86,12 @@ bool takes_back_upstream(const Plan& plan);
 // Error where columns are to stay at 16 bits and the format has no place for them.
 void check_kept_columns(const Recipe& recipe);
 
-// Error(kUnsupported) where linears lie packed: a second rounding would add its loss to that of the first.
+// Error(kUnsupported) where linears lie packed: plans are made of numbers (model/packed/unpacked.h).
 void refuse_packed(const Checkpoint& checkpoint);
 
-// Warnings of what a recipe asks for and is not done, and of the first linear, of those that the plan rounds,
-// whose numbers were rounded before (io/codes/first_rounding.h).
+// Warnings of what a recipe asks for and is not done, and of linears whose numbers were rounded before: those
+// that are unpacked (model/packed/unpacked.h), else the first of those that the plan rounds
+// (io/codes/first_rounding.h).
 std::vector<std::string> told_of_source(const Recipe& recipe, const Checkpoint& checkpoint,
                                         const ModelSpec& spec,
                                         const std::function<bool(const LinearSpec&)>& is_rounded);
