@@ -1075,7 +1075,7 @@ FAULTS = [
     Fault("ocps-exponent-alone", "src/quant/methods/float_groups.cpp", "candidate == 0 ? 0 : candidate == 1 ? 1 : -1", "candidate >= 0 ? 0 : -1", [("llmq_unit_quant", "Mxfp4.TheBlocks*")]),
     Fault("codes-of-ggml-as-neighbours", "src/tensor/mxfp4.cpp", "into[j] = static_cast<std::uint8_t>(code(j) | code(j + 16) << 4);",
           "into[j] = static_cast<std::uint8_t>(code(2 * j) | code(2 * j + 1) << 4);", [("llmq_unit_export", "GptOssGguf.Published*")]),
-    Fault("published-codes-rounded-again", "src/export/gguf/rounded_slabs.cpp", "if (type == DType::kMXFP4) return true;", "if (type == DType::kMXFP4) return false;",
+    Fault("published-codes-rounded-again", "src/export/gguf/rounded_slabs.cpp", "if (type == DType::kMXFP4 || type == DType::kNVFP4) return true;", "if (type == DType::kNVFP4) return true;",
           [("llmq_unit_export", "GptOssGguf.Published*")]),
     Fault("equal-types-rounded-again", "src/export/gguf/rounded_slabs.cpp", "return copies && type != DType::kF32", "return copies && type == DType::kMXFP4 && type != DType::kF32",
           [("llmq_unit_export", "CopiedGguf.Keeps*")]),

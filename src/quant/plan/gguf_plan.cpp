@@ -182,7 +182,7 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
       open_gguf_tensors(io, checkpoint, spec, is_of_converter(*plan.file_type));
   const std::vector<DType> types =
       choose_gguf_types(*plan.file_type, gguf_mix_model(spec), source->tensors(), plan.importance != "none");
-  bool keeps_codes = false;  // of MXFP4
+  bool keeps_codes = false;  // of MXFP4, or of NVFP4
   for (std::size_t i = 0; i < types.size(); ++i) {
     const GgufMixTensor& tensor = source->tensors()[i];
     plan.tensors.push_back({tensor.name, types[i], tensor.shape, source->bytes_to_read(i)});
@@ -190,7 +190,8 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   }
   plan.warnings = told_of_source(recipe, checkpoint, spec, [&](const LinearSpec& linear) {
     const StoredTensor& weight = checkpoint.at(linear.weight.tensor);
-    return !keeps_codes || !(weight.exponents || weight.view.dtype == DType::kMXFP4);
+    const DType stored = weight.view.dtype;
+    return !keeps_codes || !(weight.exponents || stored == DType::kMXFP4 || stored == DType::kNVFP4);
   });
   PlanCosts costs = estimate_costs(plan, checkpoint, spec);
   if (!fits_in_limit(costs.peak_bytes, memory_limit) && plan.needs_calibration()) {
