@@ -85,12 +85,12 @@ Float8Form float8_form_of(const Json& config) {
 
 std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 
-// The weight that a tensor of this name scales, or nothing: "k_scale" is that of no weight.
+// The weight, or the stack of them, that a tensor of this name scales, or nothing: "k_scale" is of neither.
 std::string scaled_weight(const Float8Form& form, const std::string& name) {
   for (const std::string_view scales : form.scales) {
     if (!name.ends_with(scales)) continue;
     std::string weight = name.substr(0, name.size() - scales.size());
-    if (scales == kInverse || weight.ends_with(kOfWeights)) return weight;
+    if (scales == kInverse || weight.ends_with(kOfWeights) || weight.ends_with("_proj")) return weight;
   }
   return {};
 }

@@ -242,6 +242,12 @@ TEST(Float8Blocks, RowsHaveAScaleEach) {
   EXPECT_THAT(model.refused(), HasSubstr("fbgemm_fp8 has E4M3 [rows, columns] and a number for each row"));
   model.tensors[kBlockScaled + "_scale"] = scratch_tensor("F32", {16, 1}, scales);
   EXPECT_THAT(model.refused("zero_points", true), HasSubstr("zero_points: this field is not known"));
+  const std::string stack = "model.layers.0.mlp.experts.gate_up_proj";
+  model.tensors[stack] = scratch_tensor("F8_E4M3", {2, 4, 4}, std::vector<std::uint8_t>(32, 1));
+  model.tensors[stack + "_scale"] = scratch_tensor("F32", {2, 1, 4}, std::vector<float>(8, 1));
+  EXPECT_THAT(
+      model.refused(),
+      HasSubstr(stack + ": is F8_E4M3 of shape [2, 4, 4] with scales F32 of shape [2, 1, 4]: fbgemm_fp8"));
 }
 
 }  // namespace
