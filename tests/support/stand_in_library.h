@@ -1,10 +1,13 @@
 // A stand-in for a library of dense products on an emulated device: chains of fused multiply-adds, which have
-// the bits of the emulated kernels, and algorithms that give a row other bits where they are told to.
+// the bits of the emulated kernels, and algorithms that give a row other bits, or fail, where they are told
+// to.
 #pragma once
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "support/recording_device.h"
 
 namespace llmq::testing {
@@ -13,6 +16,11 @@ struct StandInAlgorithm {
   std::optional<std::int64_t> other_row = {};  // of a product or a panel: it is summed from its other end
   std::int64_t of_rows = 0;                    // in products of so many rows; 0: in all
   std::int64_t refused = 0;                    // products of so many rows are not taken
+  std::optional<ErrorKind> error = {};         // of a product of `of_rows` rows, and of a panel
+
+  void fail_as_told(std::int64_t rows) const {
+    if (error && (of_rows == 0 || of_rows == rows)) fail(*error, "the stand-in fails at {} rows", rows);
+  }
 };
 
 // What was asked of it, in order: rows of products, first rows of panels.
@@ -65,6 +73,7 @@ class StandInLibrary final : public DenseLibrary {
     bool takes(std::int64_t rows) const override { return rows != algorithm_.refused; }
     void multiply(float* y, const BFloat16* x, const BFloat16* w, std::int64_t rows) override {
       calls_.rows.push_back(rows);
+      algorithm_.fail_as_told(rows);
       const bool odd = algorithm_.other_row && (algorithm_.of_rows == 0 || algorithm_.of_rows == rows);
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t n = 0; n < shape_.features; ++n)
@@ -88,6 +97,7 @@ class StandInLibrary final : public DenseLibrary {
     std::string text() const override { return text_; }
     void add(float* panel, const BFloat16* x) override {
       calls_.panels.push_back(panel_.first);
+      algorithm_.fail_as_told(panel_.rows);
       for (std::int64_t i = panel_.first; i < panel_.first + panel_.count; ++i)
         for (std::int64_t j = panel_.first; j < panel_.channels; ++j) {
           float& sum = panel[(i - panel_.first) * panel_.stride + j - panel_.first];
@@ -107,22 +117,43 @@ class StandInLibrary final : public DenseLibrary {
   StandInCalls& calls_;
 };
 
+// New memory holds what is no number, of any type.
+struct PoisonedMemory final : MemoryResource {
+  std::shared_ptr<MemoryResource> inner;
+  explicit PoisonedMemory(std::shared_ptr<MemoryResource> from) : inner(std::move(from)) {}
+  void* allocate(std::size_t bytes) override { return std::memset(inner->allocate(bytes), 0xff, bytes); }
+  void deallocate(void* pointer, std::size_t bytes) noexcept override { inner->deallocate(pointer, bytes); }
+  Device device() const override { return inner->device(); }
+};
+
 // An emulated device that has the library; it owns what is noted where nobody else does.
-class StandInDevice final : public RecordingDevice {
+class StandInDevice : public RecordingDevice {
  public:
   explicit StandInDevice(std::vector<StandInAlgorithm> algorithms = {{}}, StandInCalls* calls = nullptr,
                          std::int64_t scratch_bytes = 64 << 10, int index = 0)
       : RecordingDevice(notes_, index),
         scratch_bytes_(scratch_bytes),
         library_(std::move(algorithms), calls == nullptr ? calls_ : *calls) {}
+  std::shared_ptr<MemoryResource> memory() override { return memory_; }
   std::int64_t scratch_bytes() const override { return scratch_bytes_; }
   DenseLibrary* dense_library() override { return &library_; }
 
  private:
   DeviceNotes notes_;
   StandInCalls calls_;
+  const std::shared_ptr<MemoryResource> memory_ = std::make_shared<PoisonedMemory>(RecordingDevice::memory());
   std::int64_t scratch_bytes_;
   StandInLibrary library_;
+};
+
+// An emulated device whose library is not there.
+class DeviceWithoutLibrary final : public RecordingDevice {
+ public:
+  explicit DeviceWithoutLibrary(int index = 0) : RecordingDevice(notes_, index) {}
+  std::string why_no_dense_library() const override { return "cuBLASLt cannot be opened: it is not there"; }
+
+ private:
+  DeviceNotes notes_;
 };
 
 // For calibration.

@@ -256,7 +256,13 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<DenseProducts> products_for(DeviceUse use) {
     if (use == DeviceUse::kServing) return make_own_products(work_, {});
-    DenseLibrary* const library = work_.device().dense_library();
+    DenseLibrary* library = nullptr;
+    try {
+      library = work_.device().dense_library();
+    } catch (const Error& error) {  // it does not start, or has no memory to work in
+      if (error.kind() != ErrorKind::kDevice && error.kind() != ErrorKind::kResource) throw;
+      return make_own_products(work_, error.what());
+    }
     if (library == nullptr) return make_own_products(work_, work_.device().why_no_dense_library());
     return make_library_products(work_, *library);
   }

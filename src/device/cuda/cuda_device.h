@@ -33,7 +33,8 @@ class CudaDevice {
   virtual void* stream() const = 0;        // what kernels are launched on
   virtual SquareCholesky* cholesky() = 0;  // null where there is none
   virtual std::string why_no_cholesky() const { return {}; }
-  virtual DenseLibrary* dense_library() { return nullptr; }  // null where there is none
+  // null where there is none; Error(kDevice), or Error(kResource), where it is there and does not start
+  virtual DenseLibrary* dense_library() { return nullptr; }
   // as a sentence, where there could be one
   virtual std::string why_no_dense_library() const { return {}; }
 

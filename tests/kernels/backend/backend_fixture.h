@@ -28,7 +28,8 @@ inline constexpr double kExpError = 4 * 0x1p-23;
 
 struct BackendParam {
   // reference | fake | cpu_<level> | cuda_emulated | cuda; of the last two for calibration, with a library's
-  // products: cuda_stand_in | cuda_calibration
+  // products: cuda_stand_in, which takes every shape | cuda_calibration, whose small weights are the own
+  // kernels' (DenseLibrary::least_numbers()): LibraryProducts.* has shapes that are the library's
   std::string name;
   int threads = 1;
 };

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <numeric>
 
@@ -267,19 +269,32 @@ TEST(Exchange, DevicesThatReachOneAnotherCopyByThemselves) {
   }
 }
 
-// A library that is here has all that is asked of it; one that is not is said to be missing.
+// A library of the toolkit that llmq was built with has all that is asked of it; only one whose file is
+// nowhere may be missing.
 template <class Found>
-void expect_whole_or_missing(const Found& found, const std::string& name) {
-  if (found.missing.empty())
-    EXPECT_THAT(found.version, ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
-  else
-    EXPECT_THAT(found.missing, ::testing::AnyOf(::testing::StartsWith(name + " cannot be opened: "),
-                                                "this llmq was built without " + name));
-  EXPECT_NE(found.version.empty(), found.missing.empty());
+void expect_whole(const Found& (*find)(), const std::string& name, const std::string& file,
+                  const std::string& header) {
+  const std::filesystem::path toolkit = LLMQ_CUDA_TOOLKIT;        // empty: none
+  if (!toolkit.empty()) setenv("CUDA_PATH", toolkit.c_str(), 0);  // the loader need not know it
+  const Found& found = find();
   std::printf("%s: %s%s\n", name.c_str(), found.version.c_str(), found.missing.c_str());
+  EXPECT_NE(found.version.empty(), found.missing.empty());
+  if (found.missing.empty()) {
+    EXPECT_THAT(found.version, ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+    return;
+  }
+  EXPECT_THAT(found.missing, ::testing::AnyOf(::testing::StartsWith(name + " cannot be opened: "),
+                                              "this llmq was built without " + name));
+  if (toolkit.empty() || !std::filesystem::exists(toolkit / "include" / header)) return;
+  for (const char* folder : {"lib64", "lib"})
+    EXPECT_FALSE(std::filesystem::exists(toolkit / folder / file)) << toolkit << ": " << found.missing;
 }
-TEST(Cusolver, IsWholeOrMissing) { expect_whole_or_missing(find_cusolver(), "cuSOLVER"); }
-TEST(Cublaslt, IsWholeOrMissing) { expect_whole_or_missing(find_cublaslt(), "cuBLASLt"); }
+TEST(Cusolver, IsWholeWhereTheToolkitHasIt) {
+  expect_whole(find_cusolver, "cuSOLVER", "libcusolver.so", "cusolverDn.h");
+}
+TEST(Cublaslt, IsWholeWhereTheToolkitHasIt) {
+  expect_whole(find_cublaslt, "cuBLASLt", "libcublasLt.so", "cublasLt.h");
+}
 
 }  // namespace
 }  // namespace llmq

@@ -50,6 +50,7 @@ TEST(LibraryProducts, ARunHasTheBytesOfTheOwnKernelsAndSaysWhatMultiplied) {
   const Json& kernels = report.at("kernels");
   ASSERT_FALSE(kernels.items().empty());
   for (const Json& one : kernels.items()) {
+    if (one.at("what").as_string().starts_with("some ")) continue;  // Gram matrices of few rows
     EXPECT_THAT(one.at("what").as_string(), ::testing::HasSubstr("weights of "));
     EXPECT_NE(one.at("what").as_string(), "weights of 8 by 8");
     EXPECT_EQ(one.at("kernel").as_string(), "stand-in 1.2.3: algorithm 0");

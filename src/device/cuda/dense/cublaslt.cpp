@@ -98,10 +98,14 @@ struct Sizes {
   bool a_turned = false, b_turned = false;  // stored the other way
 };
 
+[[noreturn]] void fail_call(cublasStatus_t status, const char* call, const std::string& purpose) {
+  fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorKind::kResource : ErrorKind::kDevice, "{} failed{}: {}",
+       call, purpose, cublaslt().name(status));
+}
+
 void check(cublasStatus_t status, const char* call, const Sizes& s) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorKind::kResource : ErrorKind::kDevice,
-       "{} failed for a product {} x {} x {}: {}", call, s.width, s.height, s.depth, cublaslt().name(status));
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail_call(status, call, fmt::format(" for a product {} x {} x {}", s.width, s.height, s.depth));
 }
 
 struct CublasltDestroy {
@@ -175,7 +179,8 @@ struct Place {
       : memory(std::move(resource)), stream(on), workspace(memory, kWorkspaceBytes) {
     use();
     cublasLtHandle_t made = nullptr;
-    check(cublaslt().create(&made), "cublasLtCreate", {});
+    const cublasStatus_t status = cublaslt().create(&made);
+    if (status != CUBLAS_STATUS_SUCCESS) fail_call(status, "cublasLtCreate", {});
     handle.reset(made);
   }
   void use() const { check_cuda(cudaSetDevice(memory->device().index), "cudaSetDevice", "a dense product"); }

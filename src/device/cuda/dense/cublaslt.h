@@ -17,7 +17,7 @@ struct CublasltFound {
 const CublasltFound& find_cublaslt();  // looks once in a process
 
 // On a stream of the memory's device, and only where it was found. It takes 32 MiB to work in.
-// Error(kDevice) naming the call.
+// Error(kDevice) naming the call, Error(kResource) where there is no memory for it.
 std::unique_ptr<DenseLibrary> make_cublaslt(std::shared_ptr<MemoryResource> memory, void* stream);
 
 }  // namespace llmq

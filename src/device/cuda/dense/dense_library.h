@@ -43,7 +43,8 @@ class PanelPlan {
   virtual void add(float* panel, const BFloat16* x) = 0;  // panel: g[first][first]
 };
 
-// All calls are in the order of the device's work. Error(kDevice) names call and sizes.
+// All calls are in the order of the device's work. Error(kDevice), or Error(kResource) for want of memory,
+// names call and sizes; of an algorithm that is tried it refuses that one alone.
 class DenseLibrary {
  public:
   virtual ~DenseLibrary() = default;
