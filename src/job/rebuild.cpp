@@ -44,7 +44,9 @@ std::shared_ptr<Backend> recorded_backend(const ProvenanceFacts& facts, BackendR
     backend = make_backend(asked);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUnsupported && error.kind() != ErrorKind::kUsage) throw;
-    backend = make_backend({"auto", asked.threads, {}});
+    asked.device = "auto";
+    asked.arithmetic.clear();
+    backend = make_backend(asked);
   }
   if (backend->arithmetic() != facts.backend)
     otherwise.push_back({"arithmetic", facts.backend, backend->arithmetic()});

@@ -823,6 +823,8 @@ FAULTS = [
           [("llmq_unit_device", "DenseProducts.GramMatricesOfFewer*")]),
     Fault("library-that-does-not-start-ends-the-run", "src/device/cuda/cuda_backend.cpp", "if (error.kind() != ErrorKind::kDevice && error.kind() != ErrorKind::kResource) throw;", "throw;",
           [("llmq_unit_device", "DenseProducts.ALibraryThatDoesNotStart*")]),
+    Fault("choices-of-the-first-device", "src/calibration/calibration_kernels.cpp", "if (by_all && d > 0) continue;", "if (d > 0) continue;",
+          [("llmq_unit_quant", "LibraryProducts.TheChoicesOf*"), ("llmq_unit_quant", "LibraryProducts.APlanNames*")]),
     Fault("newer-gpus-thought-proved", "src/device/automatic_device.cpp", "return row.major == gpu.major && row.minor == gpu.minor;", "return row.major <= gpu.major;",
           [("llmq_unit_device", "AutomaticDevice.IsTheCpu*")]),
     Fault("gram-tokens-of-other-pairs", "kernels/cuda/gram_bf16.h", "token = lane / 16 * 8 + lane % 8, channel = warp_row(t)", "token = lane / 8 % 2 * 8 + lane % 8, channel = warp_row(t)",

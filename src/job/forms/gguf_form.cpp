@@ -28,6 +28,7 @@ PlannedDevices shared_by(const JobSettings& settings) {
   PlannedDevices planned;
   planned.ranks = settings.ranks().size();
   planned.joining_bytes = settings.ranks().joining_bytes();
+  planned.own_products = own_products(settings.devices);
   return planned;
 }
 
@@ -127,8 +128,10 @@ std::optional<Imatrix> GgufForm::importance(const CalibrationSet& calibration) {
       memory_.mark();
       progress.advance(1, fmt::format("block {}/{}", block + 1, blocks), "", true);
     };
+    const CalibrationKernels kernels({&in_.settings.backend()});
     Imatrix imatrix = collect_importance(in_.model.checkpoint, in_.model.spec, calibration,
                                          in_.settings.backend(), options);
+    kernels_ = kernels.chosen();
     imatrix.datasets = plan_.calibration.text;
     output_->keep_importance(std::move(imatrix));
   }
@@ -165,6 +168,7 @@ std::string GgufForm::publish(const JobOutcome& outcome, const ManifestText& man
                            {"fallbacks", Json::array()},
                            {"warnings", text_list(plan_.warnings)},
                            {"tensors", tensors_json(written_)}});
+  if (!kernels_.empty()) run["kernels"] = kernels_json(kernels_);
   add_findings(run, outcome);
   run["memory"]["samples"] = memory_.to_json();
   output_->publish(written_, make_report(outcome.facts, {}, run).dump(1) + "\n", manifest);

@@ -3,8 +3,10 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/log.h"
+#include "calibration/calibration_kernels.h"
 #include "export/gguf/gguf_file.h"
 #include "job/forms/output_form.h"
 #include "quant/pipeline/memory_trace.h"
@@ -44,6 +46,7 @@ class GgufForm final : public OutputForm {
   std::unique_ptr<Progress> progress_;
   std::size_t begun_ = 0;  // tensors
   MemoryTrace memory_;
+  std::vector<KernelChoice> kernels_;  // of the importance that this run collected
 };
 
 }  // namespace llmq

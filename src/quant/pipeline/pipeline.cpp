@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seconds_since.h"
+#include "calibration/calibration_kernels.h"
 #include "quant/pipeline/block_quantizer.h"
 #include "quant/pipeline/block_record.h"
 #include "quant/pipeline/dense_tensors.h"
@@ -131,16 +132,6 @@ std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
   return finished;
 }
 
-// Without what others asked the backend for, such as a prediction of time.
-std::vector<KernelChoice> asked_since(std::span<const KernelChoice> before, std::vector<KernelChoice> after) {
-  std::erase_if(after, [&](const KernelChoice& choice) {
-    return choice.asked != 0 && std::any_of(before.begin(), before.end(), [&](const KernelChoice& other) {
-             return other.what == choice.what && other.asked == choice.asked;
-           });
-  });
-  return after;
-}
-
 }  // namespace
 
 std::unique_ptr<Method> make_rounding(const Plan& plan) { return plan.traits->make(plan, plan.compute); }
@@ -154,7 +145,9 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   const LinearSource source = LinearSource::open(checkpoint);
   QuantizeReport report;
   report.warnings = plan.warnings;
-  const std::vector<KernelChoice> kernels_before = backend.kernel_choices();
+  std::vector<const Backend*> devices = {&backend};
+  for (const std::shared_ptr<Backend>& device : options.further_devices) devices.push_back(device.get());
+  const CalibrationKernels kernels(std::move(devices));
   PartClock clock;
   BackgroundWriter writing(writer);
   QuantizeRun run(plan, source, spec, backend, options, report, clock, make_rounding(plan), writing);
@@ -185,7 +178,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   clock.charge("writing");
   run.memory.mark();
   report.memory_samples = run.memory.to_json();
-  report.kernels = asked_since(kernels_before, backend.kernel_choices());
+  report.kernels = kernels.chosen();
   report.seconds_by_part = clock.seconds();
   report.seconds = seconds_since(start);
   return report;
@@ -195,15 +188,6 @@ Json fallbacks_json(std::span<const Fallback> fallbacks) {
   Json list = Json::array();
   for (const Fallback& fallback : fallbacks)
     list.push_back(Json::object({{"module", Json(fallback.module)}, {"reason", Json(fallback.reason)}}));
-  return list;
-}
-
-Json kernels_json(std::span<const KernelChoice> kernels) {
-  Json list = Json::array();
-  for (const KernelChoice& choice : kernels)
-    list.push_back(Json::object({{"what", Json(choice.what)},
-                                 {"kernel", Json(choice.kernel)},
-                                 {"why", choice.why.empty() ? Json() : Json(choice.why)}}));
   return list;
 }
 

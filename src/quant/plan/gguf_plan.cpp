@@ -193,6 +193,8 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
     const DType stored = weight.view.dtype;
     return !keeps_codes || !(weight.exponents || stored == DType::kMXFP4 || stored == DType::kNVFP4);
   });
+  if (plan.needs_calibration() && compute == Compute::kBFloat16 && !shared.own_products.empty())
+    plan.warnings.push_back(shared.own_products);
   PlanCosts costs = estimate_costs(plan, checkpoint, spec);
   if (!fits_in_limit(costs.peak_bytes, memory_limit) && plan.needs_calibration()) {
     plan.keep_inputs = false;

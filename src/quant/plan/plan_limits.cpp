@@ -4,6 +4,7 @@
 
 #include "base/amount_text.h"
 #include "base/error.h"
+#include "calibration/calibration_kernels.h"
 #include "calibration/input_stats.h"
 #include "quant/methods/gptq/factorization.h"
 #include "quant/plan/memory_limit.h"
@@ -58,9 +59,7 @@ PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices
   }
   if (devices.empty()) return planned;
   planned.host_factorization = host_factorization(*devices.front());
-  for (const KernelChoice& choice : devices.front()->kernel_choices())
-    if (!choice.why.empty())
-      planned.own_products = fmt::format("{} have the {}: {}", choice.what, choice.kernel, choice.why);
+  planned.own_products = own_products(devices);
   return planned;
 }
 

@@ -14,6 +14,7 @@
 #include "io/gguf.h"
 #include "job/rebuild.h"
 #include "model/open_checkpoint.h"
+#include "tests/support/stand_in_library.h"
 #include "tests/support/temporary_directory.h"
 
 namespace llmq {
@@ -351,6 +352,27 @@ TEST_F(QuantizeJobTest, AGgufSaysItsLicenceAndWhoMadeIt) {
   const GgufFile file = open_gguf(system_io(), scratch_ / "q.gguf");
   EXPECT_EQ(file.header.find_string("general.license"), "mit");
   EXPECT_EQ(file.header.find_string("general.quantized_by"), "somebody");
+}
+
+TEST_F(QuantizeJobTest, AGgufsReportSaysWhatMultipliedForItsImportance) {
+  const auto report_on = [&](const std::string& name, const std::shared_ptr<Backend>& device) {
+    JobSettings on_device = settings();
+    on_device.devices = {device};
+    QuantizeJob(system_io(),
+                request(name, {"format=gguf", "method=imatrix", "scheme=q4_k_m", "calibration.samples=1",
+                               "calibration.sequence_length=16"}),
+                on_device)
+        .run();
+    return Json::parse(scratch_.read(name + ".report.json"), name);
+  };
+  const Json report = report_on("a.gguf", testing::stand_in_backend());
+  const std::vector<Json>& kernels = report.at("kernels").items();
+  ASSERT_FALSE(kernels.empty());
+  for (const Json& one : kernels) EXPECT_EQ(one.at("kernel").as_string(), "stand-in 1.2.3: algorithm 0");
+  const Json without = report_on("b.gguf", make_backend_on(std::make_unique<testing::DeviceWithoutLibrary>(),
+                                                           1, DeviceUse::kCalibration));
+  EXPECT_EQ(without.at("kernels").items().front().at("what").as_string(), "dense products");
+  EXPECT_THAT(without.at("warnings").dump(), ::testing::HasSubstr("dense products have the own kernels"));
 }
 
 }  // namespace

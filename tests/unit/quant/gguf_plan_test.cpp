@@ -20,6 +20,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Path kModel = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
 
@@ -216,6 +217,21 @@ TEST(GgufRecipe, OtherFormatsRefuseItsTypes) {
   } catch (const Error& error) {
     EXPECT_THAT(error.detail().hint, HasSubstr("format: gguf"));
   }
+}
+
+TEST(GgufPlan, WarnsWhereTheDevicesLibraryIsMissing) {
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
+  PlannedDevices devices;
+  devices.own_products = "dense products have the own kernels: it is not there";
+  const auto warnings = [&](const char* method, Compute compute) {
+    const Recipe recipe =
+        Recipe::parse(fmt::format("format: gguf\nmethod: {}\nscheme: q4_k_m\n", method), "r.yaml");
+    return make_gguf_plan(system_io(), recipe, checkpoint, ModelSpec::read(checkpoint), compute, 0, devices)
+        .warnings;
+  };
+  EXPECT_THAT(warnings("imatrix", Compute::kBFloat16), Contains(devices.own_products));
+  EXPECT_THAT(warnings("imatrix", Compute::kFloat32), Not(Contains(devices.own_products)));
+  EXPECT_THAT(warnings("rtn", Compute::kBFloat16), Not(Contains(devices.own_products)));
 }
 
 TEST(Importance, IsTheDiagonalOfTheGramMatrixOverTheTokens) {
