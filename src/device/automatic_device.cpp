@@ -9,8 +9,8 @@
 namespace llmq {
 namespace {
 
-// Where every test of the backend passed on a device, as the part `tests` of scripts/device_check.sh runs them.
-// A row needs the page that says so, and what did not run.
+// Where every test of the backend passed on a device, as the part `tests` of scripts/device_check.sh runs
+// them. A row needs the page that says so, and what did not run.
 struct ProvedArchitecture {
   int major, minor;
   const char *day, *page;

@@ -1,5 +1,5 @@
-// What "auto" is as a device: CUDA where this machine's first GPU is of an architecture on which the backend's
-// tests have passed on a device (scripts/device_check.sh, part `tests`), else the CPU.
+// What "auto" is as a device: CUDA where this machine's first GPU is of an architecture on which the
+// backend's tests have passed on a device (scripts/device_check.sh, part `tests`), else the CPU.
 #pragma once
 #include <optional>
 #include <string>

@@ -19,9 +19,9 @@ class GgufScales {
   // All of it is there as long as this is.
   GgufScales(const GgufHeader& header, const GgufFamily& family, const GgufWidths& widths,
              std::int64_t experts);
-  // Whether this is one of them, which io/codes/gguf_scales.h joins to its weight; false for what the family calls
-  // so itself. Errors: kBadInput for another shape, and for what is no number above 0; kUnsupported beside a
-  // weight that nobody multiplies here.
+  // Whether this is one of them, which io/codes/gguf_scales.h joins to its weight; false for what the family
+  // calls so itself. Errors: kBadInput for another shape, and for what is no number above 0; kUnsupported
+  // beside a weight that nobody multiplies here.
   bool has(const GgufTensor& tensor) const;
 
  private:
