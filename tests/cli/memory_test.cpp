@@ -154,7 +154,8 @@ TEST(Memory, APackedSourceNeedsWhatIsPlanned) {
   expect_as_planned(packed, scratch / "rtn", "rtn", 1, "bfloat16");
   expect_as_planned(packed, scratch / "left", "rtn", 1, "bfloat16",
                     {"--set", "ignore=[lm_head, 're:.*down_proj']"});
-  expect_as_planned(packed, scratch / "awq", "awq", 1, "bfloat16");
+  expect_as_planned(packed, scratch / "awq", "awq", 1, "bfloat16",
+                    {"--set", "ignore=[lm_head, 're:.*down_proj']"});
   expect_as_planned(packed, scratch / "q.gguf", "rtn", 1, "bfloat16",
                     {"--set", "format=gguf", "--set", "scheme=q4_k_m"});
 }

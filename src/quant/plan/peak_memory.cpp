@@ -35,6 +35,8 @@ constexpr std::uint64_t kVocabularyBytes = 200;  // of a GGUF: pieces, merges, t
 // A chunk's sum on the device: a small one is kept, of a large one what lies above the diagonal is touched.
 std::uint64_t kept_square(std::uint64_t k) { return is_recycled(k * k * 4) ? k * k * 4 : 0; }
 std::uint64_t chunk_square(std::uint64_t k) { return is_recycled(k * k * 4) ? 0 : k * k * 2; }
+// Codes until they are numbers, with a scale in FP32 and a zero for each 16: no group is smaller.
+std::uint64_t unpacked_codes(std::uint64_t codes) { return codes + codes / 16 * 5; }
 
 }  // namespace
 
@@ -78,7 +80,8 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       largest_band_ = std::max(
           largest_band_, elements * (4 + static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)))));
     if (!checkpoint.is_gguf() && !tensor.in_order() && tensor.view.shape.rank() == 2)
-      largest_apart_ = std::max(largest_apart_, elements * (tensor.unpacking ? 5 : 4));
+      largest_apart_ =
+          std::max(largest_apart_, elements * 4 + (tensor.unpacking ? unpacked_codes(elements) : 0));
     slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
   }
   if (plan.ranks > 1) tokens_ = std::min(tokens_, positive(plan.most_chunks()) * chunk_);
@@ -96,7 +99,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::rounded() const {
   const MemoryItem program = {"program while it computes", kComputingBytes};
   return {reading(), with_base({program, {"band of a tensor as it is copied", largest_band_}}),
           with_base({program,
-                     {"one linear in FP32, and its codes", largest * 5},
+                     {"one linear in FP32, and its codes", std::max(largest * 5, largest_apart_)},
                      written_meanwhile(),
                      {"stacks of a block until they are whole", stacks()}})};
 }
