@@ -11,8 +11,8 @@
 // The two are joined where a checkpoint is opened, so that everybody who reads, copies, counts or writes a
 // tensor by its name sees a matrix of numbers; written anew it is BF16. A scale for inputs beside such a
 // weight is passed over with a warning, since inputs are not rounded to FP8 here. No value is looked at until
-// it is read: there a scale that is not finite and above 0 is refused. Sources: Transformers 5.23
-// (integrations/finegrained_fp8.py, integrations/fbgemm_fp8.py).
+// it is read: there a scale that is not finite or is below 0 is refused (0 is that of zeros). Sources:
+// Transformers 5.23 (integrations/finegrained_fp8.py, integrations/fbgemm_fp8.py).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -113,7 +113,8 @@ std::optional<StoredTensor::BlockScales> scales_of(const Float8Form& form, const
                                    rows, columns};
 }
 
-// A number for each block, all of them finite and above 0.
+// A number for each block, all of them finite and none below 0: some writers give a block of zeros a scale
+// of 0.
 std::vector<float> float8_scales(const StoredTensor& tensor, const std::string& file) {
   const StoredTensor::BlockScales& blocks = *tensor.block_scales;
   std::vector<float> scales(static_cast<std::size_t>(blocks.scales.shape.elements()));
@@ -126,7 +127,7 @@ std::vector<float> float8_scales(const StoredTensor& tensor, const std::string& 
     });
   }
   const auto wrong = std::find_if(scales.begin(), scales.end(),
-                                  [](float scale) { return !(scale > 0) || !std::isfinite(scale); });
+                                  [](float scale) { return scale < 0 || !std::isfinite(scale); });
   if (wrong == scales.end()) return scales;
   const std::int64_t at = wrong - scales.begin(), across = blocks.scales.cols(),
                      row = at / across * blocks.block_rows, column = at % across * blocks.block_columns;
@@ -134,7 +135,7 @@ std::vector<float> float8_scales(const StoredTensor& tensor, const std::string& 
                fmt::format("rows {} to {}, columns {} to {}", row,
                            std::min(row + blocks.block_rows, tensor.view.rows()) - 1, column,
                            std::min(column + blocks.block_columns, tensor.view.cols()) - 1),
-               "those of FP8 are finite and above 0", file, tensor.name);
+               "those of FP8 are finite and not below 0", file, tensor.name);
 }
 
 }  // namespace

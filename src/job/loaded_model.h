@@ -22,6 +22,10 @@ struct LoadedModel {
 // Error(kBadInput) also when the tokenizer has more tokens than the embedding has rows.
 LoadedModel open_model(Io& io, const std::string& name);
 
+// The same for who rounds it: packed linears as numbers (model/packed/unpacked.h). Tensors are held against
+// config.json as they lie.
+LoadedModel open_unpacked_model(Io& io, const std::string& name);
+
 // Ids of a user's text; `source` (a file, --prompt) stands in the error where it is not UTF-8.
 std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text,
                                       const std::string& source, bool special = true);

@@ -9,7 +9,6 @@
 #include "export/formats/output_format.h"
 #include "job/card_header.h"
 #include "job/job_identity.h"
-#include "model/packed/unpacked.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan.h"
 #include "quant/plan/ranks/rank_time.h"
@@ -23,13 +22,6 @@ bool is_long(const PlanOutline& plan) {
   constexpr double kFlops = 5e13;
   constexpr std::uint64_t kBytes = 2'000'000'000;
   return plan.flops >= kFlops || plan.bytes_in >= kBytes;
-}
-
-// Packed linears are rounded again as numbers. Tensors are held against config.json as they lie.
-LoadedModel open_unpacked_model(Io& io, const std::string& name) {
-  LoadedModel model = open_model(io, name);
-  model.checkpoint = unpacked(model.checkpoint);
-  return model;
 }
 
 }  // namespace

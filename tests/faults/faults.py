@@ -1318,7 +1318,7 @@ FAULTS = [
     Fault("stacks-forgotten", "src/io/checkpoint_reader.cpp", "parted_.emplace_back(tensor.name, *names);", "", [("llmq_unit_model", "MixtureSpecs.ACheckpointThatMixes*")]),
     Fault("float8-without-scales-passed-over", "src/io/float8_blocks.cpp", "found == scales.end() && tensor.view.dtype == DType::kF8E4M3",
           "found == scales.end() && tensor.view.dtype == DType::kF8E5M2", [("llmq_unit_model", "Float8Blocks.WhatIsNone*")]),
-    Fault("float8-scale-of-zero", "src/io/float8_blocks.cpp", "return !(scale > 0) || !std::isfinite(scale);", "return !std::isfinite(scale);",
+    Fault("float8-scale-below-zero", "src/io/float8_blocks.cpp", "return scale < 0 || !std::isfinite(scale);", "return !std::isfinite(scale);",
           [("llmq_unit_model", "Float8Blocks.AScaleThatIsNone*:Float8Blocks.RowsHave*")]),
     Fault("float8-scales-of-inputs-kept", "src/io/float8_blocks.cpp", "pass_over_scales_of_inputs(modules);", "pass_over_scales_of_inputs({});",
           [("llmq_unit_model", "Float8Blocks.AScaleOfInputs*")]),

@@ -138,7 +138,10 @@ class HuggingFaceSource final : public GgufTensorSource {
     std::vector<std::byte> rows;
     for (std::int64_t row = first; row < first + count; ++row) {
       const GgufPlace::Matrix& matrix = place.matrices[static_cast<std::size_t>(row / each)];
-      if (loaded_ != &matrix) codes_ = linears_.quantized(matrix.packed->module);
+      if (loaded_ != &matrix) {
+        codes_ = {};  // not two of them at once
+        codes_ = linears_.quantized(matrix.packed->module);
+      }
       loaded_ = &matrix;
       const std::int64_t own =
           place.permuted_heads == 0 ? row % each : permuted_row(row % each, each, place.permuted_heads);
@@ -153,6 +156,7 @@ class HuggingFaceSource final : public GgufTensorSource {
     if (matrix.packed != nullptr) {
       if (loaded_ != &matrix) {
         ThreadPool here(1);
+        unpacked_ = {};
         unpacked_ = linears_.weight(*matrix.packed, here);
         loaded_ = &matrix;
       }

@@ -18,7 +18,7 @@ std::string float8_form(const StoredTensor& tensor) {
 std::string first_rounding(const StoredTensor& tensor) {
   const DType stored = tensor.pieces ? tensor.pieces->front().view.dtype : tensor.view.dtype;
   if (is_block_type(stored)) return std::string(dtype_row(stored).name);
-  if (tensor.block_scales) return float8_form(tensor);
+  if (tensor.block_scales && stored == DType::kF8E4M3) return float8_form(tensor);
   if (tensor.bits_and_bytes && tensor.view.dtype == DType::kI8) return "LLM.int8";
   if (tensor.bits_and_bytes)  // NF4's table of values begins with -1, FP4's with 0
     return tensor.bits_and_bytes->map.front() < 0 ? "NF4" : "FP4";

@@ -118,4 +118,11 @@ bool is_unpacked(const Checkpoint& checkpoint) {
                      [](const StoredTensor& tensor) { return tensor.unpacking != nullptr; });
 }
 
+DType stored_type(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  if (!tensor.unpacking) return tensor.view.dtype;
+  for (const StoredTensor& beside : checkpoint.tensors())
+    if (beside.view.dtype == DType::kF16 || beside.view.dtype == DType::kBF16) return beside.view.dtype;
+  return DType::kBF16;
+}
+
 }  // namespace llmq

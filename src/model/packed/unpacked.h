@@ -18,4 +18,8 @@ Checkpoint unpacked(const Checkpoint& checkpoint);
 // Whether it is such a one.
 bool is_unpacked(const Checkpoint& checkpoint);
 
+// The type of a tensor as it is stored, which numbers of its own are written in; of one that is unpacked that
+// of the first tensor of 16 bits beside it, else BF16.
+DType stored_type(const Checkpoint& checkpoint, const StoredTensor& tensor);
+
 }  // namespace llmq

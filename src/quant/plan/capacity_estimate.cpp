@@ -12,6 +12,7 @@
 #include "export/output/packed_writer.h"
 #include "model/linear_source.h"
 #include "model/open_checkpoint.h"
+#include "model/packed/unpacked.h"
 #include "quant/plan/gguf_plan.h"
 #include "quant/plan/plan.h"
 #include "quant/plan/recommended_scheme.h"
@@ -285,9 +286,11 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
   choose_kv_cache(request, checkpoint, result);
   result.kv_bytes_per_token = spec.kv_bytes(result.kv_cache.type);
   result.carried_bytes = spec.carried.bytes;
+  const Checkpoint numbers = unpacked(checkpoint);  // as quantize reads it
   std::vector<std::optional<QuantScheme>> packed(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    SchemeEstimate scheme = sizes_of(io, names[i], checkpoint, spec, request, packed[i]);
+    const Checkpoint& as_read = names[i] == kOriginalScheme ? checkpoint : numbers;
+    SchemeEstimate scheme = sizes_of(io, names[i], as_read, spec, request, packed[i]);
     if (scheme.refusal.empty()) {
       const StepCosts costs = step_costs(sizes, scheme, packed[i] ? &*packed[i] : nullptr, request, machine);
       for (const std::int64_t batch : batches)

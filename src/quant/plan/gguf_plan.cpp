@@ -191,6 +191,7 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   plan.warnings = told_of_source(recipe, checkpoint, spec, [&](const LinearSpec& linear) {
     const StoredTensor& weight = checkpoint.at(linear.weight.tensor);
     const DType stored = weight.view.dtype;
+    if (!is_block_type(plan.file_type->default_type)) return false;  // numbers become numbers
     return !keeps_codes || !(weight.exponents || stored == DType::kMXFP4 || stored == DType::kNVFP4);
   });
   if (plan.needs_calibration() && compute == Compute::kBFloat16 && !shared.own_products.empty())

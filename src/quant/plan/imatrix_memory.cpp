@@ -36,7 +36,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
                                             {"a block as prepared", weights * element_},
                                             {"stage buffers, and rows of experts", stages() + routed}};
     for (const MemoryItem& item :
-         {MemoryItem{"one linear in FP32", largest * 4},
+         {MemoryItem{"one linear in FP32", std::max(largest * 4, largest_apart_)},
           MemoryItem{"one chunk of inputs, to be squared", chunk_ * wide() * element_}}) {
       moments.push_back(with_base(always));
       moments.back().push_back(item);

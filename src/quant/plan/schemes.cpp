@@ -11,6 +11,7 @@
 #include "base/pattern.h"
 #include "export/formats/fused_linears.h"
 #include "export/formats/packed_formats.h"
+#include "model/packed/unpacked.h"
 
 namespace llmq {
 namespace {
@@ -176,7 +177,8 @@ std::vector<PlannedModule> resolve_modules(const Recipe& recipe, const Plan& pla
     QuantScheme scheme =
         resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
     const StoredTensor* const weight = checkpoint.find(c.linear->weight.tensor);
-    scheme.scale_dtype = scale_dtype(format, weight == nullptr ? DType::kBF16 : weight->view.dtype);
+    scheme.scale_dtype =
+        scale_dtype(format, weight == nullptr ? DType::kBF16 : stored_type(checkpoint, *weight));
     scheme.zero_form = format.zero_form;
     if (!format.asymmetric_refusal.empty() && !scheme.symmetric)
       fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,

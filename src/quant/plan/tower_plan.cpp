@@ -10,6 +10,7 @@
 #include "base/pattern.h"
 #include "export/formats/packed_formats.h"
 #include "model/families/tower.h"
+#include "model/packed/unpacked.h"
 
 namespace llmq {
 namespace {
@@ -61,7 +62,8 @@ void plan_tower(const Recipe& recipe, const Checkpoint& checkpoint, const ModelS
     PlannedModule& planned = plan.tower.emplace_back();
     planned.module = linear.module;
     planned.scheme = scheme;
-    planned.scheme.scale_dtype = scale_dtype(format, checkpoint.at(linear.weight.tensor).view.dtype);
+    planned.scheme.scale_dtype =
+        scale_dtype(format, stored_type(checkpoint, checkpoint.at(linear.weight.tensor)));
     planned.out_features = linear.out_features, planned.in_features = linear.in_features;
     if (linear.in_features % planned.scheme.group_of(linear.in_features) != 0)
       fail(ErrorKind::kUsage, {fmt::format("group_size {} does not divide the {} input features of {}",
