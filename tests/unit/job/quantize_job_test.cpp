@@ -266,6 +266,18 @@ TEST_F(QuantizeJobTest, RebuildNamesTheTensorThatDiffers) {
   EXPECT_FALSE(exists("q.rebuild.unfinished"));
 }
 
+TEST_F(QuantizeJobTest, RebuildReadsAPackedSourceAsNumbers) {
+  run(request("packed", {"method=rtn", "format=awq"}));
+  QuantizeRequest asked = request("q", {"method=rtn", "scheme=w8a16"});
+  asked.recipe.model = (scratch_ / "packed").string();
+  run(asked);
+  RebuildRequest rebuild;
+  rebuild.output = scratch_ / "q";
+  rebuild.program = settings().program;
+  const Rebuild same = rebuild_output(system_io(), rebuild);
+  EXPECT_TRUE(same.ok()) << same.to_json().dump(1);
+}
+
 // Each of these keys was once read and dropped.
 TEST_F(QuantizeJobTest, KeysOfAnLlmCompressorRecipeChangeTheBytes) {
   std::map<std::string, std::string> digests;
