@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "export/adapter_fold.h"
 #include "export/conversion_steps.h"
 #include "export/dense_values.h"
@@ -147,9 +146,8 @@ Making to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkp
                              {},
                              "--dtype",
                              "leave it out, or use --to safetensors"});
-  if (const FusedScales scales = read_fused_scales(checkpoint, packed.modules);
-      scales.weights && ranks_of(request.target).rank() == 0)
-    Log::get().warn(fmt::format("{}: {}", request.source, said_of_keeping(*scales.weights, request.to)));
+  if (const FusedScales scales = read_fused_scales(checkpoint, packed.modules); scales.weights)
+    tell(request, said_of_keeping(*scales.weights, request.to));
   std::vector<PlannedModule> modules = packed.modules;
   if (const std::optional<DType> dtype = packed_format(request.to).scale_dtype)
     for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;
