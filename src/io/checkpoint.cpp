@@ -66,6 +66,7 @@ Checkpoint Checkpoint::showing(std::vector<StoredTensor> tensors, Json config) c
             [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
   state->stacks = state_->stacks;
   state->companions = state_->companions;
+  state->configs = state_->configs;
   state->shown = state_;
   state->tensor_bytes = state_->tensor_bytes;
   state->header_bytes = state_->header_bytes;
@@ -101,6 +102,7 @@ std::uint64_t Checkpoint::tensor_bytes() const { return state_->tensor_bytes; }
 std::uint64_t Checkpoint::header_bytes() const { return state_->header_bytes; }
 const std::vector<Path>& Checkpoint::shards() const { return state_->shards; }
 const std::vector<Path>& Checkpoint::companion_files() const { return state_->companions; }
+const std::vector<Path>& Checkpoint::config_files() const { return state_->configs; }
 
 namespace {
 

@@ -194,6 +194,9 @@ class Checkpoint {
   // special_tokens_map.json, generation_config.json, vocab/merges, chat_template*, LICENSE*... For a GGUF:
   // empty; model/gguf/gguf_model.h makes them.
   const std::vector<Path>& companion_files() const;
+  // What says the model's shape and the meaning of its codes: config.json, and ModelOpt's
+  // hf_quant_config.json where there is one. For a GGUF: empty.
+  const std::vector<Path>& config_files() const;
   // Values as FP32, [rows*cols]; permuted rows and transposed matrices already in Hugging Face's order.
   std::vector<float> read_float32(const StoredTensor& tensor) const;
   // rows divided over its threads

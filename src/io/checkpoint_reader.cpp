@@ -65,8 +65,11 @@ void CheckpointReader::read_directory() {
   if (!has(kSingleShard) && !has(kIndex)) refuse_foreign_directory(directory, names, kSingleShard, kIndex);
   if (!has("config.json"))
     bad(directory, {}, "holds no config.json", "a model directory has one beside its weights");
-  state_->config = read_object(io_, directory / "config.json", kMaxConfigBytes);
-  if (has(kModeloptFile)) take_modelopt_config(read_object(io_, directory / kModeloptFile, kMaxConfigBytes));
+  const auto read_config = [&](const char* name) {
+    return read_object(io_, state_->configs.emplace_back(directory / name), kMaxConfigBytes);
+  };
+  state_->config = read_config("config.json");
+  if (has(kModeloptFile)) take_modelopt_config(read_config(kModeloptFile));
   for (const std::string& name : names)
     if (is_companion_name(name) && !io_.is_directory(directory / name))
       state_->companions.push_back(directory / name);

@@ -22,7 +22,7 @@ struct Checkpoint::State {
   std::vector<std::shared_ptr<const Mapping>> mappings;  // one per shard, and perhaps one more (io/codes)
   std::vector<StoredTensor> tensors;                     // by name
   std::vector<StoredStack> stacks;
-  std::vector<Path> companions;
+  std::vector<Path> companions, configs;
   std::vector<std::vector<std::max_align_t>> copies;  // of tensors that lie at odd addresses
   std::shared_ptr<const State> shown;  // by Checkpoint::showing(), whose copies these tensors lie in
   std::uint64_t tensor_bytes = 0, header_bytes = 0;

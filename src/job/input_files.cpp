@@ -19,9 +19,10 @@ InputFile named(const std::string& role, const Path& path) {
 std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint) {
   std::vector<InputFile> files;
   for (const Path& shard : checkpoint.shards()) files.push_back(named("model", shard));
-  if (!checkpoint.is_gguf())
-    for (const char* name : {"config.json", "model.safetensors.index.json"})
-      if (io.exists(checkpoint.path() / name)) files.push_back(named("model", checkpoint.path() / name));
+  for (const Path& config : checkpoint.config_files()) files.push_back(named("model", config));
+  if (const Path index = checkpoint.path() / "model.safetensors.index.json";
+      !checkpoint.is_gguf() && io.exists(index))
+    files.push_back(named("model", index));
   for (const Path& companion : checkpoint.companion_files()) files.push_back(named("model", companion));
   return files;
 }

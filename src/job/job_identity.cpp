@@ -9,7 +9,7 @@ namespace {
 Json model_digests(const Checkpoint& checkpoint, const std::function<std::string(const Path&)>& sha256) {
   Json files = Json::object();
   const auto add = [&](const Path& path) { files[path.filename().string()] = sha256(path); };
-  if (!checkpoint.is_gguf()) add(checkpoint.path() / "config.json");
+  for (const Path& config : checkpoint.config_files()) add(config);
   for (const Path& companion : checkpoint.companion_files()) add(companion);
   for (const Path& shard : checkpoint.shards()) add(shard);
   return files;

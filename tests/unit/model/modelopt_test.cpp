@@ -83,6 +83,9 @@ TEST(Modelopt, TheOlderFileSaysTheSameInItsOwnWords) {
   };
   EXPECT_EQ(LinearSource::open(open_beside(file())).packed_shape(kModule).scheme.text(), "nvfp4");
   EXPECT_EQ(error_of([&] { ModelSpec::read(open_beside(file())); }), "");
+  EXPECT_THAT(open_beside(file()).config_files(),
+              ::testing::ElementsAre(directory / "config.json", directory / "hf_quant_config.json"))
+      << "of which a job's identity is made";
   const auto refused = [&](const char* key, const Json& value) {
     const Json before = said;
     said[key] = value;
