@@ -65,8 +65,8 @@ Sentences what_is_lost(const LinearSource& source, const std::vector<PackedShape
     ++rounding;
   }
   Sentences told = {fmt::format(
-      "{} linears are stored as {} {} and are rounded a second time: what the first rounding lost stays "
-      "lost, and is in a KL only where it is measured --against the original model",
+      "{} linears are stored as {} {}, and those that are quantized are rounded a second time: what the "
+      "first rounding lost stays lost, and is in a KL only where it is measured --against the original model",
       shapes.size(), format_name(source.format()), fmt::join(schemes, ", "))};
   if (rounding > 0)
     told.push_back(fmt::format(
