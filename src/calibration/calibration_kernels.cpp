@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace llmq {
 namespace {
 
@@ -55,13 +53,11 @@ std::string own_products(std::span<const std::shared_ptr<Backend>> devices) {
   for (const std::shared_ptr<Backend>& device : devices) {
     all.push_back(device.get());
     std::vector<KernelChoice>& choices = of_each.emplace_back(device->kernel_choices());
-    std::erase_if(choices,
-                  [](const KernelChoice& choice) { return choice.asked != 0 || choice.why.empty(); });
+    std::erase_if(choices, [](const KernelChoice& choice) { return !choice.is_second_best(); });
   }
   std::string text;
   for (const KernelChoice& choice : joined_choices(all, of_each))
-    text +=
-        fmt::format("{}{} have the {}: {}", text.empty() ? "" : "; ", choice.what, choice.kernel, choice.why);
+    text += (text.empty() ? "" : "; ") + choice.sentence();
   return text;
 }
 

@@ -135,6 +135,9 @@ enum class DeviceUse : std::uint8_t { kServing, kCalibration };
 struct KernelChoice {
   std::string what, kernel, why;
   std::int64_t asked = 0;  // weights that were prepared, sums that were begun; 0: it is so for all
+  // Whether all of them lack a faster one, which is said then (of one shape it is said when it is tried).
+  bool is_second_best() const { return asked == 0 && !why.empty(); }
+  std::string sentence() const { return what + " have the " + kernel + ": " + why; }
 };
 
 class Backend {

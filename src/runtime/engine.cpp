@@ -91,8 +91,7 @@ std::vector<std::string> Engine::slower_than_possible() const {
                                   state_->dequantized - state_->reordered, state_->backend->name()));
   if (state_->options.compute == Compute::kBFloat16)
     for (const KernelChoice& choice : state_->backend->kernel_choices())
-      if (choice.asked == 0 && !choice.why.empty())  // what one shape has was said when it was tried
-        reasons.push_back(fmt::format("{} have the {}: {}", choice.what, choice.kernel, choice.why));
+      if (choice.is_second_best()) reasons.push_back(choice.sentence());
   return reasons;
 }
 
