@@ -118,14 +118,17 @@ def drawn_order(faults):
 
 def main():
     parser = argparse.ArgumentParser()
-    if sys.argv[1:] == ["--texts"]:
+    parser.add_argument("--texts", action="store_true", help="only check that each edit applies")
+    parser.add_argument("build", nargs="?", help="a build of everything that `make test` runs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no fault after so many")
+    parser.add_argument("names", nargs="*", help="of faults; all of them when none is named")
+    asked_for = parser.parse_intermixed_args()
+    if asked_for.texts:
         faults = [f"{fault.name}: {why}" for fault in FAULTS if (why := misplaced(fault))]
         print("\n".join(faults) or f"the edits of {len(FAULTS)} faults apply")
         return 1 if faults else 0
-    parser.add_argument("build")
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("names", nargs="*")
-    asked_for = parser.parse_intermixed_args()
+    if not asked_for.build:
+        parser.error("name a build folder, or --texts")
     build = Build(asked_for.build)
     without = Once(lambda target, names: unplanted(build, target, names))
     chosen = [f for f in drawn_order(FAULTS) if not asked_for.names or f.name in asked_for.names]
