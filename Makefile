@@ -24,8 +24,10 @@ help:
 install-dependencies:
 	@scripts/install_dependencies.sh build
 
+# Without what tests alone need, where a build with it (`make test`) is not there.
+EMULATION = $(if $(shell grep -s LLMQ_EMULATION:BOOL=ON $(BUILD)/CMakeCache.txt),ON,OFF)
 build: install-dependencies
-	cmake --preset cpu-release
+	cmake --preset cpu-release -DLLMQ_EMULATION=$(EMULATION)
 	cmake --build $(BUILD) -j$(JOBS) --target llmq
 
 packages:

@@ -95,6 +95,6 @@ int emulate_tile_attention(const TileAttentionArguments& arguments, void* stream
 int emulate_gram(const GramArguments& arguments, void* stream);                      // emulated_linear.cpp
 int emulate_linear(WeightForm form, const LinearArguments& arguments, void* stream);  // emulated_linear.cpp
 const CudaKernels& device_kernels();                                                  // built where nvcc is
-const CudaKernels& emulated_kernels();                                                // built everywhere
+const CudaKernels& emulated_kernels();  // built for tests (LLMQ_EMULATION)
 
 }  // namespace llmq::cuda
