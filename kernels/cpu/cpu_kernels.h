@@ -76,6 +76,7 @@ constexpr int64_t narrow_unit(int bits) { return bits == 5 ? 32 : bits == 4 || b
 struct NarrowLayout {
   int bits = 4;        // of a stored code: 2, 3, 4, 5, 6 or 8
   bool zeros = false;  // with 4 and 8 bits alone
+  bool quads = false;  // with 4 bits: in the order that INT8 products take
   ScaleFormat scales = ScaleFormat::kBF16;
   int64_t groups = 0, group = 0;   // group: padded
   bool minima = false;             // code * scale - minimum, without zeros
@@ -135,6 +136,22 @@ struct NarrowProduct {
   const float* start = nullptr;
   const float* sums = nullptr;  // A_g at [row * sums_row + g], with minima
   int64_t sums_row = 0;
+};
+
+// A product of INT8 rows with codes of 4 bits in quads, without factors, minima and a book
+// (kernels/cpu/ops/nibbles.h has the arithmetic).
+struct NibbleProduct {
+  NarrowLayout layout;
+  const unsigned char* a = nullptr;  // signed codes, each group padded by zeros as the weight's is
+  int64_t a_row = 0;                 // bytes
+  const unsigned char* b = nullptr;
+  float* c = nullptr;
+  int64_t c_row = 0;  // elements
+  int64_t rows = 0, columns = 0;
+  const int32_t* sums = nullptr;  // of row r's codes in group g at [r * sums_row + g]
+  int64_t sums_row = 0;
+  const float* factors = nullptr;  // of row r at [r]
+  const float* bias = nullptr;     // per column; null: none
 };
 
 // Query heads of one KV head at consecutive positions of one sequence.
@@ -320,6 +337,7 @@ struct CpuKernels {
                            int64_t first, int64_t count);
   // sums[g] = sum of the g-th `group` numbers of x, in an order of the level's own.
   void (*group_sums)(float* sums, const BFloat16* x, int64_t groups, int64_t group);
+  void (*nibble_gemm)(const NibbleProduct&);  // the same bits at every level
 };
 
 }  // namespace llmq

@@ -1,6 +1,6 @@
 // What the level "amx" computes, on processors without AMX: for tests.
 #include "kernels/cpu/amx/emulated_tiles.h"
-#include "kernels/cpu/amx/tile_products.h"
+#include "kernels/cpu/amx/tile_table.h"
 
 namespace llmq {
 

@@ -1,5 +1,5 @@
 // The level "amx": AVX-512's kernels with BF16, and AMX's tiles for products with weights.
-#include "kernels/cpu/amx/tile_products.h"
+#include "kernels/cpu/amx/tile_table.h"
 
 namespace llmq {
 

@@ -368,18 +368,5 @@ void tile_narrow_gemm(const NarrowProduct& p) {
   }
 }
 
-// AVX-512's table with these products in it.
-template <class Tiles>
-CpuKernels with_tiles(const char* name) {
-  CpuKernels kernels = avx512_bf16_kernels();
-  kernels.name = name;
-  kernels.gemm[kBf16] = tile_gemm<Tiles, Pairs, 2>;
-  kernels.gemm_groups[kBf16] = tile_gemm_groups<Tiles>;
-  kernels.gemm_int8 = tile_gemm<Tiles, Quads, 1>;
-  kernels.narrow_rows = 2 * kTileRows;
-  kernels.narrow_gemm = tile_narrow_gemm<Tiles>;
-  return kernels;
-}
-
 }  // namespace
 }  // namespace llmq

@@ -98,6 +98,14 @@ struct Avx2 {
     return _mm256_srai_epi16(_mm256_set1_epi32(static_cast<int>(unit)), 8);
   }
   static LLMQ_INLINE I pair_products(I a, I b) { return _mm256_madd_epi16(a, b); }
+  // Products of four bytes, unsigned by signed, as two halves of their sum; and what halves come to.
+  using Halves = int16_t __attribute__((vector_size(32)));
+  static LLMQ_INLINE Halves byte_products(I codes, I inputs) {
+    return __builtin_bit_cast(Halves, _mm256_maddubs_epi16(codes, inputs));
+  }
+  static LLMQ_INLINE I sum_of_halves(Halves v) {
+    return _mm256_madd_epi16(__builtin_bit_cast(I, v), _mm256_set1_epi16(1));
+  }
   static LLMQ_INLINE void store_int8(int8_t* p, F v) {
     const __m256i wide = _mm256_cvtps_epi32(v);
     const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
@@ -113,6 +121,7 @@ struct Avx2 {
   }
   static LLMQ_INLINE I seti(int v) { return _mm256_set1_epi32(v); }
   static LLMQ_INLINE I subi(I a, I b) { return _mm256_sub_epi32(a, b); }
+  static LLMQ_INLINE I muli(I a, I b) { return _mm256_mullo_epi32(a, b); }
   template <int Shift, int Mask>
   static LLMQ_INLINE I field(I v) {
     return _mm256_and_si256(_mm256_srli_epi32(v, Shift), _mm256_set1_epi32(Mask));

@@ -86,6 +86,14 @@ struct Avx512 {
     return _mm512_srai_epi16(_mm512_set1_epi32(static_cast<int>(unit)), 8);
   }
   static LLMQ_INLINE I pair_products(I a, I b) { return _mm512_madd_epi16(a, b); }
+  // Products of four bytes, unsigned by signed, as two halves of their sum; and what halves come to.
+  using Halves = int16_t __attribute__((vector_size(64)));
+  static LLMQ_INLINE Halves byte_products(I codes, I inputs) {
+    return __builtin_bit_cast(Halves, _mm512_maddubs_epi16(codes, inputs));
+  }
+  static LLMQ_INLINE I sum_of_halves(Halves v) {
+    return _mm512_madd_epi16(__builtin_bit_cast(I, v), _mm512_set1_epi16(1));
+  }
   static LLMQ_INLINE void store_int8(int8_t* p, F v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
   }
@@ -99,6 +107,7 @@ struct Avx512 {
   }
   static LLMQ_INLINE I seti(int v) { return _mm512_set1_epi32(v); }
   static LLMQ_INLINE I subi(I a, I b) { return _mm512_sub_epi32(a, b); }
+  static LLMQ_INLINE I muli(I a, I b) { return _mm512_mullo_epi32(a, b); }
   template <int Shift, int Mask>
   static LLMQ_INLINE I field(I v) {
     return _mm512_and_si512(_mm512_srli_epi32(v, Shift), _mm512_set1_epi32(Mask));

@@ -29,6 +29,13 @@ struct ProductQuads {
   static LLMQ_INLINE B load(const unsigned char* at) { return _mm512_loadu_si512(at); }
   static LLMQ_INLINE B broadcast(uint32_t unit) { return _mm512_set1_epi32(static_cast<int>(unit)); }
   static LLMQ_INLINE __m512i add(__m512i acc, B a, B b) { return _mm512_dpbusd_epi32(acc, b, a); }
+  // Codes below 16, as ProductInt8 has them; sums are whole from the start.
+  static constexpr int64_t kNibbleWords = 0;
+  using Nibbles = int32_t __attribute__((vector_size(64)));
+  static LLMQ_INLINE Nibbles add_nibbles(Nibbles part, B input, B codes) {
+    return __builtin_bit_cast(Nibbles, add(__builtin_bit_cast(B, part), input, codes));
+  }
+  static LLMQ_INLINE B whole(Nibbles part) { return __builtin_bit_cast(B, part); }
 };
 
 // Codes as BF16 pairs. Four bits: code - zero, modulo 32, looks its BF16 up in a table of 32, which a

@@ -128,6 +128,14 @@ struct ProductInt8 {
   static LLMQ_INLINE typename V::I add(typename V::I acc, B a, B b) {
     return V::addi(acc, V::addi(V::pair_products(a.even, b.even), V::pair_products(a.odd, b.odd)));
   }
+  // Codes below 16, whose sums over kNibbleWords words of 8 an INT16 holds: a half takes 4 products of each,
+  // 4 * 4 * 15 * 128 = 30720.
+  static constexpr int64_t kNibbleWords = 4;
+  using Nibbles = typename V::Halves;
+  static LLMQ_INLINE Nibbles add_nibbles(Nibbles part, typename V::I input, typename V::I codes) {
+    return static_cast<Nibbles>(part + V::byte_products(codes, input));
+  }
+  static LLMQ_INLINE typename V::I whole(Nibbles part) { return V::sum_of_halves(part); }
 };
 
 // V with accumulators of INT32, for gemm.

@@ -4,6 +4,7 @@
 #include "kernels/cpu/ops/attention.h"
 #include "kernels/cpu/ops/codes.h"
 #include "kernels/cpu/ops/narrow.h"
+#include "kernels/cpu/ops/nibbles.h"
 #include "kernels/cpu/ops/peak.h"
 #include "kernels/cpu/ops/recurrence.h"
 #include "kernels/cpu/ops/score.h"
@@ -25,6 +26,7 @@ constexpr CpuKernels with_products(CpuKernels table, const char* name) noexcept 
   table.narrow_rows = NarrowTile<V, Bf16Product>::kRows;
   table.narrow_gemm = narrow_gemm<V, Bf16Product, Codes>;
   table.narrow_unpack[kBf16] = narrow_unpack_bf16<V, Codes>;
+  table.nibble_gemm = nibble_gemm<V, Int8Product>;
   return table;
 }
 
@@ -95,7 +97,8 @@ constexpr CpuKernels kernel_table(const char* name) {
                                   0,
                                   nullptr,
                                   {narrow_unpack_f32<V>, nullptr},
-                                  group_sums<V>};
+                                  group_sums<V>,
+                                  nullptr};
   return with_products<V, Bf16Product, Int8Product, Codes>(kOfVectors, name);
 }
 

@@ -11,7 +11,7 @@
 //                brings a pair under the two halves of a lane. Pair j of a unit:
 //       2 bits   bits 2 j of word 0
 //       3 bits   bits 2 j of word 0 and bit j of a byte each behind it (P pairs of bytes)
-//       4 bits   bits 4 j of word 0
+//       4 bits   bits 4 j of word 0; in quads, byte i of the word has code i below and code 4 + i above
 //       5 bits   bits 5 (j % 3) of word j / 3; pair 15: bit 15 of words 0 to 4, lowest first
 //       6 bits   bits 6 (j % 2) of word j / 2; pairs 6 and 7: bits 12 to 15 of words 0 and 2, above them bits
 //                12, 13 and 14, 15 of word 1

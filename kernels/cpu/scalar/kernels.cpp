@@ -66,12 +66,22 @@ struct Scalar {
     return static_cast<int16_t>(a) * static_cast<int16_t>(b) + (a >> 16) * (b >> 16);
   }
   static LLMQ_INLINE void store_int8(int8_t* p, F v) { *p = static_cast<int8_t>(v); }
+  // Products of four bytes, unsigned by signed: here their sum, elsewhere two halves of it.
+  using Halves = I;
+  static LLMQ_INLINE Halves byte_products(I codes, I inputs) {
+    I sum = 0;
+    for (int shift = 0; shift < 32; shift += 8)
+      sum += static_cast<uint8_t>(codes >> shift) * static_cast<int8_t>(inputs >> shift);
+    return sum;
+  }
+  static LLMQ_INLINE I sum_of_halves(Halves v) { return v; }
 
   // INT32 lanes out of bytes and codes, and back to numbers.
   static LLMQ_INLINE I load_u8(const void* p) { return *static_cast<const uint8_t*>(p); }
   static LLMQ_INLINE I load_i8(const void* p) { return *static_cast<const int8_t*>(p); }
   static LLMQ_INLINE I seti(int v) { return v; }
   static LLMQ_INLINE I subi(I a, I b) { return a - b; }
+  static LLMQ_INLINE I muli(I a, I b) { return a * b; }
   template <int Shift, int Mask>
   static LLMQ_INLINE I field(I v) {
     return static_cast<int32_t>(static_cast<uint32_t>(v) >> Shift & static_cast<uint32_t>(Mask));

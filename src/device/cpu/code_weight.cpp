@@ -1,6 +1,6 @@
 // Two passes: every row is rounded once, then items of (rows x columns) multiply. An item takes a few rows
 // and panels at a time, group by group: the sums of a group lie in scratch, what they come to is added up in
-// y. Nothing is summed across items.
+// y; of codes of 4 bits all of it stays in registers. Nothing is summed across items.
 #include "device/cpu/code_weight.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "device/cpu/narrow_panel.h"
 #include "tensor/packed_layout.h"
 
 namespace llmq {
@@ -100,8 +101,8 @@ bool rounds_alike(const ProductCall<CodeWeight>& a, const ProductCall<CodeWeight
   const CodeWeight &v = *a.w, &w = *b.w;
   return a.x.pointer == b.x.pointer && a.x.dtype == b.x.dtype && a.x.rows() == b.x.rows() &&
          a.x.row_stride == b.x.row_stride && v.in_features == w.in_features && v.activation == w.activation &&
-         v.floats == w.floats && v.groups == w.groups && v.group == w.group && v.inputs == w.inputs &&
-         (v.activation != ActivationScale::kTensor || v.input_scale == w.input_scale);
+         v.floats == w.floats && v.groups == w.groups && v.group == w.group && v.group_step == w.group_step &&
+         v.inputs == w.inputs && (v.activation != ActivationScale::kTensor || v.input_scale == w.input_scale);
 }
 
 // One block of rows against one group of panels.
@@ -115,6 +116,7 @@ struct CodeItem {
   void run(std::int64_t first_row, std::int64_t count, std::int64_t first_panel, std::int64_t panels,
            int worker) const {
     const std::int64_t panel = work.kernels->panel;
+    if (w.nibbles) return multiply_nibbles(first_row, count, first_panel, panels);
     unsigned char* const sums =
         work.scratch->take(worker, static_cast<std::size_t>(kFewRows * kChunkPanels * panel * 4));
     for (std::int64_t p = 0; p < panels; p += kChunkPanels) {
@@ -131,6 +133,25 @@ struct CodeItem {
         }
       }
     }
+  }
+
+  void multiply_nibbles(std::int64_t first_row, std::int64_t count, std::int64_t first_panel,
+                        std::int64_t panels) const {
+    const std::int64_t n = first_panel * work.kernels->panel;
+    NibbleProduct product;
+    product.layout = *w.nibbles;
+    product.a = rows.codes + first_row * rows.stride;
+    product.a_row = rows.stride;
+    product.b = w.panels.as<unsigned char>() + first_panel * w.panel_bytes;
+    product.c = y.row<float>(first_row) + n;
+    product.c_row = y.row_stride;
+    product.rows = count;
+    product.columns = std::min(panels * work.kernels->panel, w.out_features - n);
+    product.sums = rows.sums + first_row * w.groups;
+    product.sums_row = w.groups;
+    product.factors = rows.scales + first_row;
+    product.bias = bias == nullptr ? nullptr : bias + n;
+    work.kernels->nibble_gemm(product);
   }
 
   void multiply_group(std::int64_t first_row, std::int64_t count, std::int64_t first_panel,
@@ -185,6 +206,28 @@ struct CodeItem {
   }
 };
 
+// Whether codes lie two to a byte.
+bool lies_in_nibbles(const QuantizedMatrix& matrix) {
+  return matrix.scheme.weight_type == WeightType::kInteger && matrix.scheme.bits <= 4 &&
+         !matrix.code_values && matrix.minima.empty() && matrix.factors.together == 0 &&
+         matrix.in_features > 0 && matrix.in_features % matrix.group() == 0;
+}
+
+void pack_nibbles(const CpuWork& work, const QuantizedMatrix& matrix, CodeWeight& packed) {
+  const NarrowForm form = narrow_form(matrix, CodeOrder::kQuads);
+  const std::int64_t n = matrix.out_features, panel = work.kernels->panel, panels = ceil_of(n, panel);
+  packed.nibbles = form.layout;
+  packed.kernel = "int8 products of 4-bit codes";
+  packed.group_step = form.layout.group;
+  packed.panel_bytes = form.layout.panel_bytes(panel);
+  packed.panels = Buffer(host_memory(), static_cast<std::size_t>(panels * packed.panel_bytes));
+  packed.bytes = packed.panels.bytes();
+  each_item(work, panels, [&](std::int64_t p, int) {
+    write_narrow_panel(packed.panels.as<unsigned char>() + p * packed.panel_bytes, form, matrix, panel,
+                       p * panel, std::min(panel, n - p * panel));
+  });
+}
+
 }  // namespace
 
 std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatrix& matrix, Compute compute) {
@@ -205,6 +248,10 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
   packed->input_scale = matrix.input_scale;
   packed->group = in_groups ? k : std::min(matrix.group(), k);
   packed->groups = in_groups ? 1 : matrix.groups();
+  if (lies_in_nibbles(matrix)) {
+    pack_nibbles(work, matrix, *packed);
+    return packed;
+  }
   packed->group_step = ceil_of(packed->group, packed->unit()) * packed->unit();
   const std::int64_t element = packed->element(), depth = packed->group_step * packed->groups;
   packed->panel_bytes = depth * element * panel;

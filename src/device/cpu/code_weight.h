@@ -1,8 +1,9 @@
 // Products of rounded inputs with a weight of codes (device/low_precision.h has the arithmetic): panels of
-// unsigned codes for INT8, of BF16 numbers for floats, which hold every E4M3, and every code times the level
-// of its group, exactly.
+// unsigned codes for INT8, two to a byte where they have 4 bits at most and groups are whole, else one; of
+// BF16 numbers for floats, which hold every E4M3, and every code times the level of its group, exactly.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/cpu/packed_weight.h"
@@ -22,13 +23,15 @@ class CodeWeight final : public CpuWeight {
   std::int64_t group = 0, groups = 1;  // columns of the weight's input that share a scale
   std::int64_t group_step = 0;         // elements from one group to the next: whole units
   Buffer panels;
-  std::int64_t panel_bytes = 0;     // of one panel over the whole depth
-  std::vector<float> scales;        // [groups][out]
-  std::vector<std::int32_t> zeros;  // [groups][out], INT8
+  std::int64_t panel_bytes = 0;         // of one panel over the whole depth
+  std::optional<NarrowLayout> nibbles;  // codes of 4 bits, with their scales and zeros
+  std::vector<float> scales;            // else [groups][out]
+  std::vector<std::int32_t> zeros;      // [groups][out], INT8
 
-  std::int64_t element() const { return floats ? 2 : 1; }
-  std::int64_t unit() const { return 4 / element(); }  // elements of 4 bytes
-  std::int64_t depth(std::int64_t g) const {           // of group g, in whole units
+  std::int64_t element() const { return floats ? 2 : 1; }  // bytes of a rounded input
+  // Elements that the depth of a group is a multiple of: 4 bytes, or a word of codes.
+  std::int64_t unit() const { return nibbles ? kNarrowBlock : 4 / element(); }
+  std::int64_t depth(std::int64_t g) const {  // of group g, in whole units
     const std::int64_t columns = columns_of(g);
     return (columns + unit() - 1) / unit() * unit();
   }

@@ -131,10 +131,13 @@ std::uint32_t word_of_eight(std::uint64_t codes) {
   return gathered(codes & kEven) | gathered((codes >> 8) & kEven) << 16;
 }
 
+std::uint32_t quads_of_eight(std::uint64_t codes) { return static_cast<std::uint32_t>(codes | codes >> 28); }
+
 // The words of a unit of one column, from its codes.
 struct UnitWriter {
   unsigned char* unit;
   std::int64_t panel, n;
+  bool quads;
 
   // half(0) and half(1) give the low and the high 16 bits.
   template <class Half>
@@ -161,7 +164,7 @@ struct UnitWriter {
       case 4: {  // most weights, and what loading one waits for
         std::uint64_t eight;
         std::memcpy(&eight, codes, sizeof eight);
-        const std::uint32_t packed = word_of_eight(eight);
+        const std::uint32_t packed = quads ? quads_of_eight(eight) : word_of_eight(eight);
         std::memcpy(unit + n * 4, &packed, sizeof packed);
         return;
       }
@@ -238,7 +241,7 @@ struct PanelWriter {
         for (std::int64_t i = 0; i < unit; ++i) some[i] = form.place[some[i]];
       else if (shift != 0)
         for (std::int64_t i = 0; i < unit; ++i) some[i] = static_cast<std::uint8_t>(some[i] + shift);
-      UnitWriter{codes + k * panel * layout.bits / 8, panel, n}.write(layout.bits, some);
+      UnitWriter{codes + k * panel * layout.bits / 8, panel, n, layout.quads}.write(layout.bits, some);
     }
   }
 
@@ -264,11 +267,12 @@ struct PanelWriter {
 
 }  // namespace
 
-NarrowForm narrow_form(const QuantizedMatrix& matrix) {
+NarrowForm narrow_form(const QuantizedMatrix& matrix, CodeOrder order) {
   NarrowForm form;
   NarrowLayout& layout = form.layout;
   form.book = book_of(matrix, form.place);
-  layout.bits = form.book ? 4 : stored_bits(matrix);
+  layout.quads = order == CodeOrder::kQuads;
+  layout.bits = form.book || layout.quads ? 4 : stored_bits(matrix);
   layout.minima = !matrix.minima.empty();
   layout.zeros = !matrix.scheme.symmetric && !layout.minima;
   layout.scales = format_of_scales(matrix, form.book.has_value(), layout.zeros);

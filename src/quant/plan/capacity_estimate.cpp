@@ -146,8 +146,20 @@ double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t con
                            costs.flops_per_second, calls(sizes.spec), machine);
 }
 
+// Of an integer beside inputs of 8 bits: two of 4 bits lie in a byte, and the scales and zeros of their groups
+// beside them.
+double code_bytes(const QuantScheme& scheme) {
+  if (scheme.bits > 4) return 1;
+  const double of_a_group =
+      scheme.granularity == Granularity::kGroup
+          ? static_cast<double>(element_bytes(scheme.scale_dtype)) + (scheme.symmetric ? 0 : 1)
+          : 0;
+  return 0.5 + of_a_group / scheme.group_size;
+}
+
 // A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes
-// in the compute type, INT8 codes as bytes, E4M3 and floats in groups beside such inputs as BF16.
+// in the compute type, integers beside inputs of 8 bits in 4 bits or a byte, E4M3 and floats in groups beside
+// such inputs as BF16.
 StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const QuantScheme* packed,
                      const EstimateRequest& request, const MachineRates& machine) {
   const bool in_groups = packed != nullptr && packed->rounds_inputs_in_float_groups();
@@ -163,7 +175,7 @@ StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const Qua
     return costs;
   }
   const double element = request.compute == Compute::kFloat32 ? 4 : 2;
-  const double linear_element = in_groups ? 2 : low && !float8 ? 1 : element;
+  const double linear_element = in_groups ? 2 : low && !float8 ? code_bytes(*packed) : element;
   costs.weight_bytes =
       static_cast<std::uint64_t>(sizes.linear_weights * linear_element + sizes.head_weights * element);
   return costs;
