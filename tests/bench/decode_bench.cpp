@@ -14,7 +14,8 @@ namespace {
 constexpr double kBeyondCaches = 192e6;
 
 // kind: 0 4 bits symmetric, 1 4 bits asymmetric, 2 8 bits symmetric, in groups of 64; 3 INT8 per channel with
-// inputs in 8 bits; 4 dense BF16; 5 NVFP4, 6 MXFP4, 7 NF4 in blocks of 64 with FP32 scales.
+// inputs in 8 bits; 4 dense BF16; 5 NVFP4, 6 MXFP4, 7 NF4 in blocks of 64 with FP32 scales; 8 is 0 with
+// inputs in 8 bits.
 QuantizedMatrix float_codes(std::int64_t kind, std::int64_t n, std::int64_t k) {
   QuantizedMatrix matrix = noisy_codes(4, 16, true, n, k);
   const auto regroup = [&](int group, float scale) {
@@ -39,6 +40,7 @@ QuantizedMatrix float_codes(std::int64_t kind, std::int64_t n, std::int64_t k) {
 }
 
 std::unique_ptr<PreparedWeight> weight_of(std::int64_t kind, std::int64_t n, std::int64_t k) {
+  if (kind == 8) return backend().prepare_quantized(noisy_codes(4, 8, true, n, k), Compute::kBFloat16);
   if (kind >= 5) return backend().prepare_quantized(float_codes(kind, n, k), Compute::kBFloat16);
   if (kind == 4) return backend().prepare(tensor(DType::kF32, {n, k}, 1).view, Compute::kBFloat16);
   return backend().prepare_quantized(noisy_codes(kind < 2 ? 4 : 8, kind == 3 ? 8 : 16, kind != 1, n, k),
@@ -101,9 +103,9 @@ BENCHMARK(packed_linear)
     ->ArgNames({"kind", "M", "K", "N", "from_memory"})
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond)
-    ->ArgsProduct({{0, 1, 2, 3, 4}, {1}, {1536}, {576}, {0, 1}})
-    ->ArgsProduct({{0, 1, 2, 3, 4, 5, 6, 7}, {1}, {4096}, {4096}, {1}})
-    ->ArgsProduct({{0, 3, 4, 5, 6, 7}, {2, 4, 8, 16, 64}, {1536}, {1536}, {1}});
+    ->ArgsProduct({{0, 1, 2, 3, 4, 8}, {1}, {1536}, {576}, {0, 1}})
+    ->ArgsProduct({{0, 1, 2, 3, 4, 5, 6, 7, 8}, {1}, {4096}, {4096}, {1}})
+    ->ArgsProduct({{0, 3, 4, 5, 6, 7, 8}, {2, 4, 8, 16, 64}, {1536}, {1536}, {1}});
 BENCHMARK(decode_attention)
     ->ArgNames({"bf16", "batch", "context", "heads", "kv", "dim"})
     ->UseRealTime()

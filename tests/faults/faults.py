@@ -992,6 +992,8 @@ FAULTS = [
     Fault("amx-codes-of-the-next-step", "kernels/cpu/amx/tile_products.h", "Panel::add(RowBlock{a, p.a_row, p.rows, false}, codes[i & 1], count_of(step) * 2);",
           "Panel::add(RowBlock{a, p.a_row, p.rows, false}, codes[(i + 1) & 1], count_of(step) * 2);",
           [("llmq_kernels_backend", "Every/NarrowWeight.*amx_emulated*")], ["kernels/cpu/amx/emulated_kernels.cpp"]),
+    Fault("amx-inputs-of-the-first-rows", "kernels/cpu/amx/tile_nibbles.h", "some.sums = p.sums + row * p.sums_row;", "some.sums = p.sums;",
+          [("llmq_kernels_backend", "Every/NibbleWeight.HasTheBits*amx_emulated*")], ["kernels/cpu/amx/emulated_kernels.cpp"]),
     Fault("amx-one-chain", "kernels/cpu/amx/emulated_tiles.h", "Avx512::odd_bf16(b.bytes[k]), odd);", "Avx512::odd_bf16(b.bytes[k]), even), even = odd, odd = _mm512_setzero_ps();",
           [("llmq_kernels_cpu_tests", "AmxTiles.SumsAreThoseOfTheInstruction")], ["kernels/cpu/amx/emulated_kernels.cpp"]),
     # Forms of blocks.

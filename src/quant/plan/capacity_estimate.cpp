@@ -146,8 +146,8 @@ double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t con
                            costs.flops_per_second, calls(sizes.spec), machine);
 }
 
-// Of an integer beside inputs of 8 bits: two of 4 bits lie in a byte, and the scales and zeros of their groups
-// beside them.
+// Of an integer beside inputs of 8 bits: two of 4 bits lie in a byte, and the scales and zeros of their
+// groups beside them.
 double code_bytes(const QuantScheme& scheme) {
   if (scheme.bits > 4) return 1;
   const double of_a_group =
