@@ -45,6 +45,28 @@ LLMQ_INLINE constexpr float power_of_two_at(std::uint32_t byte) {  // below 255
   return float_from_bits(byte == 0 ? 1u << 22 : byte << 23);
 }
 
+// The number of a code of E2M1: its bits are put where FP32 has its own, which is 2^-126 of it.
+LLMQ_INLINE constexpr float e2m1_number(std::uint32_t code) {
+  return float_from_bits(bits_from_float(float_from_bits((code & 7) << 22) * 0x1p126f) | (code & 8) << 28);
+}
+
+// E4M3's bits where FP32 has its own are 2^-120 of the number.
+inline constexpr float kLevelBits = 0x1p120f;
+
+// The scale that a byte stands for: the number with the bits of `byte << shift`, at least those of `least`,
+// times `unit`. So an E4M3 number, and an exponent, whose 0 is no normal number of FP32 (power_of_two_at()).
+struct ScaleOfByte {
+  int shift = 0;
+  std::uint32_t least = 0;
+  float unit = 1;
+  LLMQ_INLINE constexpr float operator()(std::uint32_t byte) const {
+    const std::uint32_t bits = byte << shift;
+    return float_from_bits(bits > least ? bits : least) * unit;
+  }
+};
+LLMQ_INLINE constexpr ScaleOfByte scale_of_level(float factor) { return {20, 0, factor * kLevelBits}; }
+LLMQ_INLINE constexpr ScaleOfByte scale_of_exponent() { return {23, 1u << 22, 1}; }
+
 // How inputs of linears become such floats as the model runs (device/low_precision.h).
 struct InputGroups {
   int size = 0;  // columns of a group; 0: inputs are no floats in groups

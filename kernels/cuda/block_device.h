@@ -41,6 +41,20 @@ LLMQ_BLOCK uint32_t add_pairs(uint32_t x, uint32_t y) {
 #endif
 }
 
+// Products of two pairs of BF16, each rounded once.
+LLMQ_BLOCK uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t product;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(x), "r"(y), "r"(0x80008000u));
+  return product;
+#else
+  return to_bfloat16(float_from_bits(x << 16) * float_from_bits(y << 16)).bits |
+         static_cast<uint32_t>(
+             to_bfloat16(float_from_bits(x & 0xffff0000u) * float_from_bits(y & 0xffff0000u)).bits)
+             << 16;
+#endif
+}
+
 template <class T, int kThreads>
 class PerThread {
  public:

@@ -30,6 +30,14 @@ inline uint32_t add_pairs(uint32_t x, uint32_t y) {
   return sum(0) | sum(1) << 16;
 }
 
+inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+  const auto product = [&](int half) {
+    return uint32_t{
+        to_bfloat16(float_from_bits(x >> (16 * half) << 16) * float_from_bits(y >> (16 * half) << 16)).bits};
+  };
+  return product(0) | product(1) << 16;
+}
+
 struct EmulationFault : std::logic_error {
   using std::logic_error::logic_error;
 };

@@ -3,6 +3,8 @@
 //   S(m, n, g) = sum over the columns k of group g of x[m][k] w[n][k]
 //   kBFloat16   w BF16, one group, no scales: S is the product
 //   kCodes4/8   w = code - zero, exact in BF16; x BF16
+//   kFloat4     w = E2M1, exact in BF16, and scales of a byte each (float_groups.h); x BF16 (or, as floats in
+//               groups, code * level in BF16)
 //   kFloat8     w = E4M3, exact in BF16; x BF16 (or E4M3 values in BF16: 8-bit inputs)
 //   kInt8       w = code - zero with codes stored as code - 128; x INT8; S exact in INT32, the zeros taken
 //               out by the row's sum: S = sum a (code - 128) - (zero - 128) sum a
@@ -28,7 +30,8 @@ template <WeightForm kForm, LinearShape kShape>
 struct MmaLinear {
   using Arguments = LinearArguments;
   static constexpr bool kInteger = kForm == WeightForm::kInt8,
-                        kCodes = kForm == WeightForm::kCodes4 || kForm == WeightForm::kCodes8;
+                        kCodes = kForm == WeightForm::kCodes4 || kForm == WeightForm::kCodes8,
+                        kBytes = kForm == WeightForm::kFloat4;  // of scales
   // else what a sum lacks is put to it at the end
   static constexpr bool kGrouped = kForm != WeightForm::kBFloat16 && !kShape.one_group;
   static constexpr int kWarps = kShape.row_warps * kShape.feature_warps, kThreads = kWarps * kWarp;
@@ -58,10 +61,15 @@ struct MmaLinear {
   static constexpr int kSharedBytes = 4 * kStages * (kRowPlaces + kWeightPlaces);  // of Shared on a device
   static_assert(kStages >= 2 && kSteps >= 1 && kChunks >= 1 && kSharedBytes <= kShape.shared_bytes);
   // Of one group: zeros where they are used (codes: those of the lane's features of operand B), scales and
-  // INT8's zeros of its sums' features.
-  struct OfGroup {
+  // INT8's zeros of its sums' features; bytes of scales by two.
+  struct Numbers {
     float zero[kInteger ? 2 * kHalves : kHalves], scale[2 * kHalves];
   };
+  struct Bytes {
+    uint16_t scale[kHalves];
+  };
+  using OfGroup = std::conditional_t<kBytes, Bytes, Numbers>;
+  using StoredScale = std::conditional_t<kBytes, uint16_t, float>;
   // Where registers allow it the next group's are on their way while a group is multiplied.
   static constexpr bool kAhead = kPairs == 1;
   struct Nothing {};
@@ -72,7 +80,8 @@ struct MmaLinear {
     uint32_t minus_zero[kHalves];  // 4-bit codes: minus (128 + zero), as a pair
     int tiles_left;                // of the block's tiles of features
     // of the lane's features, of the group to be read next; null where there are none
-    const float *zeros, *scales;
+    const float* zeros;
+    const StoredScale* scales;
   };
   // What a thread copies of the span at position 0: the first 16 bytes, and how much of x and w lies from
   // there on.
@@ -157,7 +166,8 @@ struct MmaLinear {
       r.scaling.tiles_left = static_cast<int>(a.padded_features / 16 - int64_t{block.x} * kFeatureTiles);
       r.scaling.zeros =
           a.zero == nullptr ? nullptr : a.zero + (feature + (kCodes ? t % kWarp / 4 : t % kWarp % 4 * 2));
-      r.scaling.scales = a.scale == nullptr ? nullptr : a.scale + (feature + t % kWarp % 4 * 2);
+      const StoredScale* const scales = stored_scales(a);
+      r.scaling.scales = scales == nullptr ? nullptr : scales + (feature + t % kWarp % 4 * 2) / kOfStored;
     }
   }
 
@@ -282,6 +292,14 @@ struct MmaLinear {
     }
   }
 
+  static constexpr int kOfStored = kBytes ? 2 : 1;  // features
+  static LLMQ_BLOCK const StoredScale* stored_scales(const Arguments& a) {
+    if constexpr (kBytes)
+      return a.scale_bytes;
+    else
+      return a.scale;
+  }
+
   static LLMQ_BLOCK void read_group(const Arguments& a, Scaling& s, OfGroup& into, int t, int group) {
     if (group >= static_cast<int>(a.groups)) return;
     LLMQ_UNROLL
@@ -289,15 +307,19 @@ struct MmaLinear {
       // whole warps: sums that nobody keeps
       if (kFeatureTiles > 4 && warp_tile(t) + half / 2 >= s.tiles_left) continue;
       if constexpr (kCodes) into.zero[half] = s.zeros[half * 8];
-      LLMQ_UNROLL
-      for (int column = 0; column < 2; ++column) {
-        into.scale[half * 2 + column] = kCodes || s.scales != nullptr ? s.scales[half * 8 + column] : 1.0f;
-        if constexpr (kInteger)
-          into.zero[half * 2 + column] = s.zeros == nullptr ? 128.0f : s.zeros[half * 8 + column];
+      if constexpr (kBytes) {
+        into.scale[half] = s.scales[half * 4];
+      } else {
+        LLMQ_UNROLL
+        for (int column = 0; column < 2; ++column) {
+          into.scale[half * 2 + column] = kCodes || s.scales != nullptr ? s.scales[half * 8 + column] : 1.0f;
+          if constexpr (kInteger)
+            into.zero[half * 2 + column] = s.zeros == nullptr ? 128.0f : s.zeros[half * 8 + column];
+        }
       }
     }
     if (s.zeros != nullptr) s.zeros += a.padded_features;
-    if (s.scales != nullptr) s.scales += a.padded_features;
+    if (s.scales != nullptr) s.scales += a.padded_features / kOfStored;
   }
   // Once they have arrived: here, not where they are asked for.
   static LLMQ_BLOCK void use_zeros(Scaling& s) {
@@ -340,6 +362,10 @@ struct MmaLinear {
     if constexpr (kForm == WeightForm::kCodes4) {
       return add_pairs(masked_or(words[0] >> (4 * (2 * half + i)), 0x000f000fu, 0x43004300u),
                        r.scaling.minus_zero[pair * 2 + half]);
+    } else if constexpr (kForm == WeightForm::kFloat4) {
+      // sign, exponent and fraction are put where BF16 has its own: 2^-126 of the numbers
+      const uint32_t codes = words[0] << (12 - 4 * (2 * half + i));  // the upper four of 16 bits
+      return multiply_pairs(masked_or(codes >> 6, 0x01c001c0u, codes & 0x80008000u), 0x7e807e80u);
     } else if constexpr (kForm == WeightForm::kCodes8) {  // 2^23 + code: both differences are exact
       const float zero = r.scaling.now.zero[pair * 2 + half];
       const auto value = [&](int byte) {
@@ -370,22 +396,37 @@ struct MmaLinear {
     return static_cast<float>(without_zero(a, part, m, group, stored_zero));
   }
 
+  // Of the lane's features.
+  static LLMQ_BLOCK float zero_of(const OfGroup& group, int feature) {
+    if constexpr (kInteger)
+      return group.zero[feature];
+    else
+      return 0;
+  }
+  static LLMQ_BLOCK float scale_of(const Arguments& a, const OfGroup& group, int feature) {
+    if constexpr (kBytes)
+      return a.scale_of_byte(group.scale[feature / 2] >> (8 * (feature % 2)) & 0xffu);
+    else
+      return group.scale[feature];
+  }
+
   static LLMQ_BLOCK void fold(const Block<kThreads>& block, const Arguments& a, Registers& r, int t,
                               int64_t group) {
     LLMQ_UNROLL
     for (int half = 0; half < kHalves; ++half) LLMQ_UNROLL
     for (int column = 0; column < 2; ++column) {
       const int feature = half * 2 + column;
+      const float scale = scale_of(a, r.scaling.now, feature);
       LLMQ_UNROLL
       for (int i = 0; i < kRowTiles; ++i) LLMQ_UNROLL
       for (int high = 0; high < 2; ++high) {
         const int e = high * 2 + column;
         const int64_t m = row_of(block, t, i, e);
-        float sum = sum_of(a, r.part[i][half].v[e], m, group, r.scaling.now.zero[kInteger ? feature : half]);
-        if (!kCodes && a.row_scales > 1)
+        float sum = sum_of(a, r.part[i][half].v[e], m, group, zero_of(r.scaling.now, feature));
+        if (!kCodes && !kBytes && a.row_scales > 1)
           sum = sum * (m < a.rows ? a.row_scale[m * a.row_scales + group] : 0.0f);
         float& total = r.scaling.sums[i][half].v[e];
-        total = !kCodes && a.scale == nullptr ? sum : fmaf(sum, r.scaling.now.scale[feature], total);
+        total = !kCodes && !kBytes && a.scale == nullptr ? sum : fmaf(sum, scale, total);
         r.part[i][half].v[e] = 0;
       }
     }

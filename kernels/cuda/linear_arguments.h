@@ -2,14 +2,17 @@
 #pragma once
 #include <stdint.h>
 
+#include "kernels/common/float_groups.h"
 #include "kernels/common/fragment_layout.h"
 
 namespace llmq::cuda {
 
-enum class WeightForm { kBFloat16, kCodes4, kCodes8, kFloat8, kInt8 };
+enum class WeightForm { kBFloat16, kCodes4, kCodes8, kFloat4, kFloat8, kInt8 };
 
 constexpr int fragment_bits(WeightForm form) {
-  return form == WeightForm::kBFloat16 ? 16 : form == WeightForm::kCodes4 ? 4 : 8;
+  return form == WeightForm::kBFloat16                                ? 16
+         : form == WeightForm::kCodes4 || form == WeightForm::kFloat4 ? 4
+                                                                      : 8;
 }
 constexpr int product_depth(WeightForm form) { return form == WeightForm::kInt8 ? 32 : 16; }
 
@@ -23,7 +26,10 @@ struct LinearArguments {
   const void* x = nullptr;
   int64_t x_stride = 0;
   const uint32_t* weight = nullptr;  // FragmentLayout; aligned to 16 bytes; kInt8: code - 128
-  const float* scale = nullptr;      // null: none, then there is one group
+  const float* scale = nullptr;      // null: none, then there is one group; of kFloat4 in bytes instead:
+  // [groups][padded_features / 2], of two features, the first one's lower
+  const uint16_t* scale_bytes = nullptr;
+  ScaleOfByte scale_of_byte;
   const float* zero = nullptr;       // kCodes4, kCodes8: needed; kInt8: null where all are 128
   const float* bias = nullptr;       // [features] or null
   const float* row_scale = nullptr;  // [rows, row_scales]

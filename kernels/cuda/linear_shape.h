@@ -32,7 +32,7 @@ constexpr int64_t kNarrowFeatures = 8192, kTallFeatures = 256;  // narrow up to,
 
 // 128 x 256 where a lane sums once; codes have groups, whose sums leave registers for 128 x 128.
 constexpr LinearShape tall_shape(WeightForm form) {
-  if (form == WeightForm::kCodes4 || form == WeightForm::kCodes8)
+  if (form == WeightForm::kCodes4 || form == WeightForm::kCodes8 || form == WeightForm::kFloat4)
     return {4, 2, 2, 4, 64, 4, kWideRoom, true, false};
   return {4, 4, 2, 4, form == WeightForm::kInt8 ? 64 : 32, 4, kWideRoom, true, true};
 }

@@ -8,6 +8,7 @@
 // finish. No tensor cores: the plain form, right on every device.
 #pragma once
 #include "kernels/common/code_value.h"
+#include "kernels/common/float_groups.h"
 #include "kernels/cuda/elementwise.h"
 
 namespace llmq::cuda {
@@ -23,7 +24,9 @@ struct DenseOperand {
   LLMQ_BLOCK bool by_rows() const { return depth_step != 1; }  // neighbours in memory are neighbouring rows
 };
 
-// Codes of one byte (tensor/quantized_matrix.h), [rows, depth]; scales, zeros and minima [rows, groups].
+// Codes of one byte (tensor/quantized_matrix.h), [rows, depth]; scales, zeros (of integers) and minima [rows,
+// groups].
+enum class CodeType { kInteger, kFloat8, kFloat4 };
 struct CodeOperand {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;
@@ -31,11 +34,13 @@ struct CodeOperand {
   const float* minima = nullptr;          // or null
   const int32_t* column_group = nullptr;  // or null: k / group
   int64_t depth = 0, group = 1, groups = 1;
-  bool float8 = false;
+  CodeType type = CodeType::kInteger;
   LLMQ_BLOCK float at(int64_t row, int64_t k) const {
     const uint8_t code = codes[row * depth + k];
     const int64_t g = row * groups + (column_group == nullptr ? k / group : column_group[k]);
-    const float value = float8 ? to_float(Float8{code}) * scales[g] : code_value(code, zeros[g], scales[g]);
+    const float value = type == CodeType::kFloat8   ? to_float(Float8{code}) * scales[g]
+                        : type == CodeType::kFloat4 ? e2m1_number(code) * scales[g]
+                                                    : code_value(code, zeros[g], scales[g]);
     return minima == nullptr ? value : value - minima[g];
   }
   LLMQ_BLOCK bool by_rows() const { return false; }

@@ -33,6 +33,8 @@ int start_linear(WeightForm form, const LinearArguments& a, int64_t most_shared,
       return start_form<WeightForm::kCodes4>(a, most_shared, start);
     case WeightForm::kCodes8:
       return start_form<WeightForm::kCodes8>(a, most_shared, start);
+    case WeightForm::kFloat4:
+      return start_form<WeightForm::kFloat4>(a, most_shared, start);
     case WeightForm::kFloat8:
       return start_form<WeightForm::kFloat8>(a, most_shared, start);
     case WeightForm::kInt8:

@@ -13,7 +13,8 @@
 //                scale(m), then + bias[n]; in token groups sum_g (S scale(m, g)) s(n, g), then + bias[n]
 //   floats in groups (NVFP4, MXFP4, MXFP8; kernels/common/float_groups.h):
 //                a[m, k] = code * level of the inputs, w[n, k] = code * level of the weight, exact in BF16
-//                S[m, n] = sum_k a w: products exact, sums in FP32; y[m, n] = S f, then + bias[n]
+//                S[m, n] = sum_k a w: products exact, sums in FP32, or group by group sums of a code, each
+//                times the level (CUDA, E2M1); y[m, n] = S f, then + bias[n]
 //                f = 1 / (global of the inputs) * 1 / (global of the weight), of factors their product; 1 of
 //                exponents. A group with a NaN or an infinity is NaN, and so is its row of y
 //

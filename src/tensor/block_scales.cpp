@@ -1,11 +1,13 @@
 #include "tensor/block_scales.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "base/half.h"
 #include "tensor/mxfp4.h"
+#include "tensor/quantized_matrix.h"
 
 namespace llmq {
 namespace {
@@ -13,6 +15,22 @@ namespace {
 constexpr int kBias = 127;
 
 int top_exponent(WeightType type) { return type == WeightType::kFloat8 ? 8 : 2; }
+
+bool are_levels(const QuantizedMatrix& matrix) {
+  std::array<float, 127> levels;  // without a sign
+  for (std::size_t byte = 0; byte < levels.size(); ++byte)
+    levels[byte] = nvfp4_scale(static_cast<std::uint8_t>(byte), matrix.global_scale, matrix.global_form);
+  return std::all_of(matrix.scales.begin(), matrix.scales.end(), [&](float scale) {
+    const std::uint8_t byte = nvfp4_byte_of(scale, matrix.global_scale, matrix.global_form);
+    return byte < levels.size() && bits_from_float(levels[byte]) == bits_from_float(scale);
+  });
+}
+
+bool are_powers_of_two(const QuantizedMatrix& matrix) {
+  return std::all_of(matrix.scales.begin(), matrix.scales.end(), [](float scale) {
+    return scale > 0 && std::isfinite(scale) && mxfp4_scale(mxfp4_byte(scale)) == scale;
+  });
+}
 
 }  // namespace
 
@@ -34,6 +52,25 @@ std::uint8_t nvfp4_byte_of(float scale, float global, GlobalForm form) {
 
 float nvfp4_level_of(float scale, float global, GlobalForm form) {
   return to_float(Float8{nvfp4_byte_of(scale, global, form)});
+}
+
+bool has_scale_bytes(const QuantizedMatrix& matrix) {
+  const ScaleForm form = matrix.scheme.scale_form();
+  return form == ScaleForm::kExponent
+             ? are_powers_of_two(matrix)
+             : form == ScaleForm::kTwoLevel && level_factor(matrix) > 0 && are_levels(matrix);
+}
+
+std::uint8_t scale_byte(const QuantizedMatrix& matrix, std::size_t n) {
+  return matrix.scheme.scale_form() == ScaleForm::kExponent
+             ? mxfp4_byte(matrix.scales[n])
+             : nvfp4_byte_of(matrix.scales[n], matrix.global_scale, matrix.global_form);
+}
+
+float level_factor(const QuantizedMatrix& matrix) {
+  const float global = matrix.global_scale,
+              factor = matrix.global_form == GlobalForm::kFactor ? global : 1 / global;
+  return std::isnormal(factor * kLevelBits) && factor > 0 ? factor : 0;
 }
 
 int ocp_byte(float largest, WeightType type) { return std::ilogb(largest) - top_exponent(type) + kBias; }

@@ -18,6 +18,8 @@
 
 namespace llmq {
 
+struct QuantizedMatrix;
+
 inline constexpr float kE2M1Top = 6;
 // The group of the largest weight has it: all of E4M3's range, as compressed-tensors asks for; and so that
 // scales up to 1.75 times as great are there to choose from (Cook et al. 2025, "Four over six").
@@ -32,6 +34,15 @@ float nvfp4_scale(std::uint8_t byte, float global, GlobalForm form = GlobalForm:
 // The byte of such a scale, and what it is before the global one.
 std::uint8_t nvfp4_byte_of(float scale, float global, GlobalForm form = GlobalForm::kDivisor);
 float nvfp4_level_of(float scale, float global, GlobalForm form);
+
+// Whether a byte stands for every scale of the matrix, to the bit; of two levels, with a level_factor() above
+// 0.
+bool has_scale_bytes(const QuantizedMatrix& matrix);
+// The byte of its n-th scale, where it has them.
+std::uint8_t scale_byte(const QuantizedMatrix& matrix, std::size_t n);
+// What bfloat16 compute multiplies a level with, rounded once; 0 where FP32 has no normal number for 2^120 of
+// it, as kernels take it (kernels/common/float_groups.h).
+float level_factor(const QuantizedMatrix& matrix);
 
 // The byte for a group of this type of codes.
 std::uint8_t mx_byte(float largest, WeightType type);

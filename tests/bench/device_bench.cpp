@@ -42,6 +42,17 @@ QuantizedMatrix random_codes(Bits& bits, std::int64_t n, std::int64_t k, int wei
   return matrix;
 }
 
+// E2M1 with E4M3 scales or exponents.
+QuantizedMatrix random_floats(Bits& bits, std::int64_t n, std::int64_t k, int group) {
+  QuantizedMatrix matrix = random_codes(bits, n, k, 4, 16);
+  matrix.scheme.weight_type = WeightType::kFloat4;
+  matrix.scheme.group_size = group;
+  matrix.global_scale = 1;
+  matrix.scales.assign(static_cast<std::size_t>(n * matrix.groups()), 0.0078125f);
+  matrix.zeros.assign(matrix.scales.size(), 0);
+  return matrix;
+}
+
 std::vector<BFloat16> random_numbers(Bits& bits, std::int64_t n, std::int64_t k) {
   std::vector<BFloat16> numbers(static_cast<std::size_t>(n * k));
   for (BFloat16& number : numbers) number = to_bfloat16(bits.number());
@@ -270,6 +281,12 @@ void run(Backend& backend, Backend& calibration, bool small, const std::vector<s
                      kind};
     time_linear(d, of, some, [&] { return backend.prepare_quantized(matrix, Compute::kBFloat16); });
     if (d.cublas && name == measured::kCodes4) time_dequantized(d, of, matrix, few);
+  }
+  for (const auto& [name, group] : {std::pair{"linear_nvfp4a16", kNvfp4Group}, {"linear_mxfp4", kMxGroup}}) {
+    if (!asked(name)) continue;
+    const QuantizedMatrix matrix = random_floats(d.bits, wide, deep, group);
+    time_linear(d, {name, wide, deep, weights / 2 + static_cast<double>(matrix.scales.size())}, some,
+                [&] { return backend.prepare_quantized(matrix, Compute::kBFloat16); });
   }
   if (asked(measured::kAttention))
     for (const std::int64_t sequences : {1, 8}) time_attention(d, small ? 64 : 8192, sequences);

@@ -8,13 +8,27 @@
 namespace llmq::testing {
 namespace {
 
-Outcome evaluate(const std::string& device, const std::string& text,
-                 const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words = {"eval-ppl", tinystories(),   "--text", text,        "--context",
-                                    "32",       "--max-windows", "1",      "--compute", "float32",
+std::string written_text(const Scratch& scratch) {
+  const std::string text = scratch / "text.txt";
+  write_file(text,
+             "Once upon a time there was a little dog who liked to play in the park with his friends. One "
+             "day he found a red ball, and "
+             "he was very happy, because he had never seen such a big ball before.");
+  return text;
+}
+
+Outcome evaluate_model(const std::string& model, const std::string& compute, const std::string& device,
+                       const std::string& text, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"eval-ppl", model,           "--text", text,        "--context",
+                                    "32",       "--max-windows", "1",      "--compute", compute,
                                     "--device", device,          "--json"};
   words.insert(words.end(), more.begin(), more.end());
   return run_llmq(words);
+}
+
+Outcome evaluate(const std::string& device, const std::string& text,
+                 const std::vector<std::string>& more = {}) {
+  return evaluate_model(tinystories(), "float32", device, text, more);
 }
 
 double perplexity_on(const std::string& device, const std::string& text,
@@ -26,11 +40,7 @@ double perplexity_on(const std::string& device, const std::string& text,
 
 TEST(EmulatedCuda, PerplexityIsTheCpus) {
   const Scratch scratch;
-  const std::string text = scratch / "text.txt";
-  write_file(text,
-             "Once upon a time there was a little dog who liked to play in the park with his friends. One "
-             "day he found a red ball, and "
-             "he was very happy, because he had never seen such a big ball before.");
+  const std::string text = written_text(scratch);
   const double cpu = perplexity_on("cpu", text);
   const double emulated = perplexity_on("emulated", text);
   EXPECT_NEAR(emulated, cpu, 5e-5 * cpu);  // four digits
@@ -45,6 +55,36 @@ TEST(EmulatedCuda, PerplexityIsTheCpus) {
   const Outcome refused = run_llmq({"eval-ppl", tinystories(), "--device", "cpu", "--gpu-layers", "1"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, ::testing::HasSubstr("add --device cuda"));
+}
+
+// FP4 beside inputs of 16 bits and of 4, from codes: the CPU's figures to four digits in float32 and to a
+// thousandth in bfloat16 (scripts/device_check.sh), the same on one device and two.
+TEST(EmulatedCuda, FloatsOfFourBitsRunFromTheirCodes) {
+  const Scratch scratch;
+  const std::string text = written_text(scratch);
+  for (const auto& [scheme, scale_group] : {std::pair{"nvfp4a16", 16}, {"mxfp4", 32}, {"mxfp4a4", 32}}) {
+    const std::string model = rounded_model(scratch, scheme, {std::string("scheme=") + scheme});
+    for (const std::string compute : {"float32", "bfloat16"}) {
+      SCOPED_TRACE(scheme + (" in " + compute));
+      const auto perplexity = [&](const std::string& device, const std::vector<std::string>& more = {}) {
+        const Outcome outcome = evaluate_model(model, compute, device, text, more);
+        EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+        return outcome.json().at("ppl").as_double();
+      };
+      const double cpu = perplexity("cpu"), emulated = perplexity("emulated");
+      EXPECT_NEAR(emulated, cpu, (compute == "float32" ? 5e-5 : 1e-3) * cpu);
+      EXPECT_EQ(perplexity("emulated", {"--tensor-parallel-size", "2"}), emulated);
+    }
+    const Outcome said = run_llmq(
+        {"generate", model, "--prompt", "Once", "--max-tokens", "2", "--device", "emulated", "--json"});
+    ASSERT_EQ(said.exit_code, 0) << said.err;
+    const Json document = said.json();
+    const Json& kernel = document.at("kernels").items()[0];
+    EXPECT_EQ(kernel.at("weights").as_string(), scheme);
+    EXPECT_EQ(kernel.at("kernel").as_string(), "e2m1 codes in fragments");
+    // 393,216 weights of two blocks, whose sides are multiples of 64.
+    EXPECT_EQ(kernel.at("bytes").as_integer(), 393216 / 2 + 393216 / scale_group);
+  }
 }
 
 TEST(EmulatedCuda, QuantizeSaysWhatTheDeviceHeld) {

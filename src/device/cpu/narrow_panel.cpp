@@ -19,37 +19,12 @@ bool holds_all(const QuantizedMatrix& matrix, bool (*exact)(float)) {
          std::all_of(matrix.minima.begin(), matrix.minima.end(), exact);
 }
 
-// Whether every scale is what its byte comes to, to the bit.
-bool are_levels(const QuantizedMatrix& matrix) {
-  std::array<float, 127> levels;  // without a sign
-  for (std::size_t byte = 0; byte < levels.size(); ++byte)
-    levels[byte] = nvfp4_scale(static_cast<std::uint8_t>(byte), matrix.global_scale, matrix.global_form);
-  return std::all_of(matrix.scales.begin(), matrix.scales.end(), [&](float scale) {
-    const std::uint8_t byte = nvfp4_byte_of(scale, matrix.global_scale, matrix.global_form);
-    return byte < levels.size() && bits_from_float(levels[byte]) == bits_from_float(scale);
-  });
-}
-
-bool are_powers_of_two(const QuantizedMatrix& matrix) {
-  return std::all_of(matrix.scales.begin(), matrix.scales.end(), [](float scale) {
-    return scale > 0 && std::isfinite(scale) && mxfp4_scale(mxfp4_byte(scale)) == scale;
-  });
-}
-
-// What bfloat16 compute multiplies a level with, times 2^120; 0 where FP32 has no normal number for it.
-float level_unit(const QuantizedMatrix& matrix) {
-  const float global = matrix.global_scale,
-              unit = (matrix.global_form == GlobalForm::kFactor ? global : 1 / global) * 0x1p120f;
-  return std::isnormal(unit) && unit > 0 ? unit : 0;
-}
-
 // Of codes of a book, or of integers with or without zeros (kernels/cpu/ops/narrow_codes.h: what kernels look
 // for beside each).
 ScaleFormat format_of_scales(const QuantizedMatrix& matrix, bool book, bool zeros) {
-  const ScaleForm form = matrix.scheme.scale_form();
-  if (book && form == ScaleForm::kTwoLevel && level_unit(matrix) > 0 && are_levels(matrix))
-    return ScaleFormat::kLevels;
-  if (book && form == ScaleForm::kExponent && are_powers_of_two(matrix)) return ScaleFormat::kExponents;
+  if (book && has_scale_bytes(matrix))
+    return matrix.scheme.scale_form() == ScaleForm::kExponent ? ScaleFormat::kExponents
+                                                              : ScaleFormat::kLevels;
   const ScaleFactors& factors = matrix.factors;
   if (!zeros && factors.together > 0 && matrix.groups() % factors.together == 0) {
     const auto is_nibble = [](auto value) { return value >= 0 && value < 16; };
@@ -248,10 +223,8 @@ struct PanelWriter {
  private:
   void scale(unsigned char* header, std::int64_t n, std::size_t index) const {
     const ScaleFactors& factors = matrix.factors;
-    if (layout.scales == ScaleFormat::kLevels) {
-      header[n] = nvfp4_byte_of(matrix.scales[index], matrix.global_scale, matrix.global_form);
-    } else if (layout.scales == ScaleFormat::kExponents) {
-      header[n] = mxfp4_byte(matrix.scales[index]);
+    if (layout.scales == ScaleFormat::kLevels || layout.scales == ScaleFormat::kExponents) {
+      header[n] = scale_byte(matrix, index);
     } else if (layout.scales == ScaleFormat::kNibbles) {
       header[n] = static_cast<unsigned char>(factors.s[index] | factors.t[index] << 4);
     } else if (layout.scales == ScaleFormat::kFactors) {
@@ -282,7 +255,7 @@ NarrowForm narrow_form(const QuantizedMatrix& matrix, CodeOrder order) {
   if (layout.scales == ScaleFormat::kLevels) {
     layout.global = matrix.global_scale;
     layout.divides = matrix.global_form == GlobalForm::kDivisor;
-    layout.level_unit = level_unit(matrix);
+    layout.level_unit = level_factor(matrix) * kLevelBits;
   }
   return form;
 }

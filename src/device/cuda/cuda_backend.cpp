@@ -13,6 +13,7 @@
 #include "device/cuda/cuda_work.h"
 #include "device/cuda/dense/dense_products.h"
 #include "device/own_weight.h"
+#include "tensor/block_scales.h"
 
 namespace llmq {
 namespace {
@@ -82,9 +83,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
     return code_weight(work_.device(), matrix, compute);
   }
-  bool keeps_codes(const QuantizedMatrix& matrix, Compute) const override {
-    return matrix.kept_columns.empty() && matrix.scheme.scale_form() == ScaleForm::kNumber &&
-           !matrix.code_values;
+  bool keeps_codes(const QuantizedMatrix& matrix, Compute compute) const override {
+    if (!matrix.kept_columns.empty() || matrix.code_values) return false;
+    if (matrix.scheme.weight_type != WeightType::kFloat4)
+      return matrix.scheme.scale_form() == ScaleForm::kNumber;
+    return compute == Compute::kFloat32 || has_scale_bytes(matrix);
   }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,

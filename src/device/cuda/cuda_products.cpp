@@ -1,7 +1,8 @@
 // The kernels for products with a weight, in the order in which they are asked:
 //
 //   fixed            BF16 inputs and numbers: a library's, in calibration (dense_products.h)
-//   floats in groups inputs and weight as code * level in BF16: matrix units (device/low_precision.h)
+//   floats in groups inputs as code * level in BF16, the weight alike or in fragments of E2M1: matrix units
+//                    (device/low_precision.h)
 //   rounded inputs   inputs of 8 bits, fragments of codes: matrix units (device/low_precision.h)
 //   fragments        BF16 inputs, fragments of BF16 numbers or codes: matrix units (kernels/cuda/linear.h)
 //   codes            codes of one byte, dequantized one by one in FP32 (kernels/cuda/product.h)
@@ -54,7 +55,11 @@ cuda::LinearArguments on_fragments(const Product& p) {
   a.x = p.x.pointer;
   a.x_stride = p.x.row_stride;
   a.weight = p.w.fragments.as<std::uint32_t>();
-  a.scale = p.w.group_scales.as<float>();
+  if (p.w.form == cuda::WeightForm::kFloat4)
+    a.scale_bytes = p.w.group_scales.as<std::uint16_t>();
+  else
+    a.scale = p.w.group_scales.as<float>();
+  a.scale_of_byte = p.w.scale_of_byte;
   a.zero = p.w.group_zeros.as<float>();
   a.bias = p.bias;
   a.rows = p.x.rows();

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "device/cuda/dense/dense_products.h"
+#include "tensor/block_scales.h"
 
 namespace llmq {
 namespace {
@@ -67,6 +68,17 @@ Buffer by_group(CudaDevice& device, const CudaWeight& weight, const std::vector<
   return copy_of(device, numbers);
 }
 
+// The same of scales as bytes, two features together.
+Buffer scale_bytes(CudaDevice& device, const CudaWeight& weight, const QuantizedMatrix& matrix) {
+  const std::int64_t pairs = weight.layout().padded_features() / 2;
+  std::vector<std::uint16_t> stored(static_cast<std::size_t>(weight.groups * pairs));
+  for (std::int64_t n = 0; n < weight.out_features; ++n)
+    for (std::int64_t g = 0; g < weight.groups; ++g)
+      stored[static_cast<std::size_t>(g * pairs + n / 2)] |= static_cast<std::uint16_t>(
+          scale_byte(matrix, static_cast<std::size_t>(n * weight.groups + g)) << n % 2 * 8);
+  return copy_of(device, stored);
+}
+
 // Of inputs that become floats in groups: code * level as numbers.
 void pack_levels(CudaDevice& device, CudaWeight& weight, const QuantizedMatrix& matrix) {
   std::vector<BFloat16> levels(matrix.codes.size());
@@ -78,10 +90,22 @@ void pack_levels(CudaDevice& device, CudaWeight& weight, const QuantizedMatrix& 
   weight.kernel = "floats in groups in bf16 fragments";
 }
 
+// Beside inputs as floats in groups the weight's number is part of what rows are multiplied by.
+ScaleOfByte scale_of_byte(const QuantizedMatrix& matrix) {
+  if (matrix.scheme.scale_form() == ScaleForm::kExponent) return scale_of_exponent();
+  return scale_of_level(matrix.scheme.rounds_inputs() ? 1.0f : level_factor(matrix));
+}
+
 std::optional<cuda::WeightForm> form_of(const QuantizedMatrix& matrix, Compute compute) {
   using cuda::WeightForm;
   const bool float8 = matrix.scheme.weight_type == WeightType::kFloat8;
   if (matrix.in_features == 0) return {};
+  if (matrix.scheme.weight_type == WeightType::kFloat4) {
+    const bool rounds = matrix.scheme.rounds_inputs();
+    if ((!rounds && compute == Compute::kFloat32) || !matrix.column_group.empty() || !has_scale_bytes(matrix))
+      return {};
+    return WeightForm::kFloat4;
+  }
   if (matrix.scheme.activation_scale != ActivationScale::kNone)
     return float8 ? WeightForm::kFloat8 : WeightForm::kInt8;
   if (compute == Compute::kFloat32 || !matrix.minima.empty() || !matrix.column_group.empty()) return {};
@@ -96,6 +120,8 @@ const char* name_of(cuda::WeightForm form) {
       return "4-bit codes in fragments";
     case cuda::WeightForm::kCodes8:
       return "8-bit codes in fragments";
+    case cuda::WeightForm::kFloat4:
+      return "e2m1 codes in fragments";
     case cuda::WeightForm::kFloat8:
       return "e4m3 codes in fragments";
     case cuda::WeightForm::kInt8:
@@ -123,7 +149,9 @@ cuda::CodeOperand CudaWeight::coded() const {
           in_features,
           group,
           groups,
-          type == WeightType::kFloat8};
+          type == WeightType::kFloat8   ? cuda::CodeType::kFloat8
+          : type == WeightType::kFloat4 ? cuda::CodeType::kFloat4
+                                        : cuda::CodeType::kInteger};
 }
 
 void pack_numbers(CudaDevice& device, CudaWeight& weight, const Buffer& numbers) {
@@ -179,21 +207,26 @@ std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatri
   prepared->activation = matrix.scheme.activation_scale;
   prepared->input_scale = matrix.input_scale;
   prepared->inputs = float_inputs(matrix);
-  if (prepared->inputs.groups.size != 0 && !matrix.codes.empty()) {
+  prepared->form = form_of(matrix, compute);
+  if (prepared->inputs.groups.size != 0 && prepared->form != cuda::WeightForm::kFloat4 &&
+      !matrix.codes.empty()) {
     pack_levels(device, *prepared, matrix);
     return prepared;
   }
-  prepared->form = form_of(matrix, compute);
   prepared->codes = copy_of(device, matrix.codes);
   if (prepared->form) {
     prepared->kernel = name_of(*prepared->form);
     pack(device, *prepared, prepared->codes);
     prepared->codes.reset();
-    prepared->group_scales = by_group(device, *prepared, matrix.scales);
+    const bool float4 = prepared->form == cuda::WeightForm::kFloat4,
+               float8 = prepared->form == cuda::WeightForm::kFloat8;
+    prepared->group_scales =
+        float4 ? scale_bytes(device, *prepared, matrix) : by_group(device, *prepared, matrix.scales);
+    if (float4) prepared->scale_of_byte = scale_of_byte(matrix);
     const bool in_the_middle =
         prepared->form == cuda::WeightForm::kInt8 &&
         std::all_of(matrix.zeros.begin(), matrix.zeros.end(), [](std::uint8_t zero) { return zero == 0x80; });
-    if (prepared->form != cuda::WeightForm::kFloat8 && !in_the_middle)
+    if (!float4 && !float8 && !in_the_middle)
       prepared->group_zeros = by_group(device, *prepared, matrix.zeros);
     prepared->bytes =
         prepared->fragments.bytes() + prepared->group_scales.bytes() + prepared->group_zeros.bytes();

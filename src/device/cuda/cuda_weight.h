@@ -26,9 +26,11 @@ class CudaWeight final : public PreparedWeight {
   const CudaDevice* owner;
   std::string owner_name;
 
-  std::optional<cuda::WeightForm> form;         // fragments, or:
-  Buffer fragments, group_scales, group_zeros;  // FP32 [groups][padded features]
-  Buffer values;                                // dense or fixed: [out, in] of `element`
+  std::optional<cuda::WeightForm> form;  // fragments, or:
+  // FP32 [groups][padded features]; scales of E2M1: a byte each
+  Buffer fragments, group_scales, group_zeros;
+  ScaleOfByte scale_of_byte;
+  Buffer values;  // dense or fixed: [out, in] of `element`
   const FixedProduct* fixed = nullptr;
   cuda::Element element = cuda::Element::kF32;
 
@@ -37,7 +39,8 @@ class CudaWeight final : public PreparedWeight {
   WeightType type = WeightType::kInteger;
   ActivationScale activation = ActivationScale::kNone;
   float input_scale = 0;
-  FloatInputs inputs;  // floats in groups beside fragments of BF16: code * level
+  // floats in groups: beside E2M1 whose scales are levels, else beside fragments of BF16, code * level
+  FloatInputs inputs;
 
   FragmentLayout layout() const { return cuda::fragment_layout(*form, out_features, in_features, group); }
   cuda::DenseOperand dense() const { return {values.get(), in_features, 1, element}; }

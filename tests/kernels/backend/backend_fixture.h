@@ -66,6 +66,8 @@ inline std::vector<BackendParam> multiplying_backends(const std::vector<int>& cp
   return params;
 }
 
+inline std::vector<BackendParam> device_backends() { return {{"cuda_emulated", 1}, {"cuda", 1}}; }
+
 // A device whose threads the host runs in turn.
 inline bool is_emulated(const BackendParam& param) {
   return param.name == "cuda_emulated" || param.name == "cuda_stand_in";

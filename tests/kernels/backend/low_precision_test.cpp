@@ -168,6 +168,8 @@ class LowPrecision : public BackendTest {
   std::shared_ptr<Backend> scalar_;
 };
 
+class DeviceLowPrecision : public LowPrecision {};
+
 // Linears that run together have the bits of each alone: one input rounded once for all that round it alike
 // (the second has a scale of its own where scales are static), dense and low-precision weights side by side,
 // few rows and several blocks of them.
@@ -238,6 +240,17 @@ TEST_P(LowPrecision, ModelShapes) {
     check(c, 7, 193, 1536, Compute::kBFloat16, true);
     check(c, 129, 40, 385, Compute::kFloat32, true);
     check(c, 2, 33, 5000, Compute::kFloat32, false);
+  }
+}
+
+// Beside inputs of 4 bits a device has codes and bytes of scales too: 4.5 and 4.25 bits, of padded sides.
+TEST_P(DeviceLowPrecision, HoldsE2m1InFourBits) {
+  for (const LowPrecisionCase& c : kLowPrecisionCases) {
+    if (c.type != WeightType::kFloat4) continue;
+    Numbers numbers(4);
+    const auto weight =
+        backend().prepare_quantized(low_precision_matrix(c, 70, 160, numbers), Compute::kBFloat16);
+    EXPECT_EQ(static_cast<std::int64_t>(weight->bytes), 128 * 192 / 2 + 128 * (160 / c.group)) << c.name;
   }
 }
 
@@ -425,6 +438,7 @@ std::vector<BackendParam> low_precision_backends() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, LowPrecision, ::testing::ValuesIn(low_precision_backends()), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, DeviceLowPrecision, ::testing::ValuesIn(device_backends()), param_name);
 
 }  // namespace
 }  // namespace llmq::testing

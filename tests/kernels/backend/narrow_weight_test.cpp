@@ -201,11 +201,11 @@ QuantizedMatrix narrow_magnitudes(QuantizedMatrix matrix) {
 
 class NarrowWeight : public BackendTest {
  protected:
-  // Whether the backend has this case's weights at all: CUDA dequantizes codes of a table.
+  // Whether the backend has this case's weights at all: CUDA dequantizes NF4.
   bool takes(const NarrowCase& c) {
-    const bool device = GetParam().name.rfind("cpu", 0) != 0 && GetParam().name != "reference";
-    return !device || c.table == Table::kNone || c.table == Table::kUneven || GetParam().name == "fake";
+    return !is_device() || c.table < Table::kNf4 || c.table == Table::kUneven;
   }
+  bool is_device() { return GetParam().name.starts_with("cuda"); }
   void check(const NarrowCase& c, std::int64_t m, std::int64_t n, std::int64_t groups, Compute compute,
              bool biased, int spread = 2, int scale = -6) {
     const std::int64_t k = c.group == 0 ? 37 * groups : c.group * groups;
@@ -245,8 +245,9 @@ class NarrowWeight : public BackendTest {
   }
 };
 
-// What is of the CPU's layout: the oracle keeps FP32 values, and a device has its own.
+// What is of a layout: the oracle keeps FP32 values, the CPU and a device have their own.
 class CpuNarrowWeight : public NarrowWeight {};
+class DeviceNarrowWeight : public NarrowWeight {};
 
 TEST_P(NarrowWeight, AgreesWithTheOracle) {
   const std::vector<std::int64_t> rows = {1, 2, 3, 4, 5, 7, 8, 9, 13, 50};
@@ -311,6 +312,23 @@ TEST_P(CpuNarrowWeight, TakesAsManyBytesAsItsCodesScalesAndZeros) {
     EXPECT_EQ(static_cast<std::int64_t>(backend().prepare_quantized(matrix, Compute::kBFloat16)->bytes),
               n * k * stored / 8 + numbers_bytes)
         << ::testing::PrintToString(c);
+  }
+}
+
+// Four bits a code and a byte a scale, features padded to 64 and positions to whole tiles of 64; scales that
+// no byte stands for, and NF4, are no such weights.
+TEST_P(DeviceNarrowWeight, HoldsE2m1InFourBits) {
+  for (const NarrowCase& c : kNarrowCases) {
+    if (c.table < Table::kLevels || c.table > Table::kNf4Wide) continue;
+    Numbers numbers(9);
+    QuantizedMatrix matrix = narrow_matrix(c, 70, 160, numbers);
+    EXPECT_EQ(backend().keeps_codes(matrix, Compute::kBFloat16), takes(c)) << ::testing::PrintToString(c);
+    if (!takes(c)) continue;
+    EXPECT_EQ(static_cast<std::int64_t>(backend().prepare_quantized(matrix, Compute::kBFloat16)->bytes),
+              128 * 192 / 2 + 128 * (160 / c.group));
+    matrix.scales[7] = 0.3F;
+    EXPECT_FALSE(backend().keeps_codes(matrix, Compute::kBFloat16));
+    EXPECT_TRUE(backend().keeps_codes(matrix, Compute::kFloat32));
   }
 }
 
@@ -437,6 +455,7 @@ std::vector<BackendParam> cpu_backends() {
   return params;
 }
 INSTANTIATE_TEST_SUITE_P(Every, CpuNarrowWeight, ::testing::ValuesIn(cpu_backends()), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, DeviceNarrowWeight, ::testing::ValuesIn(device_backends()), param_name);
 
 }  // namespace
 }  // namespace llmq::testing

@@ -34,13 +34,31 @@ struct Problem {
   AlignedWords x, weight;              // x as the kernel takes it
   std::vector<double> inputs, values;  // [rows, columns], [features, columns] without scale
   std::vector<float> scale, zero, bias, row_scale;
+  std::vector<uint16_t> scale_bytes;
   std::vector<int32_t> row_sum;
   LinearArguments arguments;
 };
 
 double code_as_value(const Case& c, uint32_t code, float zero) {
+  constexpr double kFloat4[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  if (c.form == WeightForm::kFloat4) return code < 8 ? kFloat4[code] : -kFloat4[code - 8];
   return c.form == WeightForm::kFloat8 ? static_cast<double>(to_float(Float8{static_cast<uint8_t>(code)}))
                                        : code - static_cast<double>(zero);
+}
+
+// `zeros` of a case: scales are exponents, around 1 and at times 2^-127, else E4M3 over 1.37, every one of
+// them, zero and subnormal ones too.
+ScaleOfByte scale_of_byte(const Case& c) { return c.zeros ? scale_of_exponent() : scale_of_level(1 / 1.37f); }
+
+void make_scale_bytes(Problem& p, std::size_t count, Numbers& numbers) {
+  p.scale_bytes.assign(count / 2, 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto byte = static_cast<uint8_t>(!p.c.zeros              ? numbers.below(127)
+                                           : numbers.below(9) == 0 ? 0
+                                                                   : 120 + numbers.below(14));
+    p.scale.push_back(p.c.zeros ? power_of_two_at(byte) : to_float(Float8{byte}) * (1 / 1.37f));
+    p.scale_bytes[i / 2] = static_cast<uint16_t>(p.scale_bytes[i / 2] | byte << i % 2 * 8);
+  }
 }
 
 void make_weight(Problem& p, Numbers& numbers) {
@@ -48,10 +66,14 @@ void make_weight(Problem& p, Numbers& numbers) {
   const FragmentLayout layout = fragment_layout(c.form, c.features, c.columns, c.group);
   const bool dense = c.form == WeightForm::kBFloat16;
   if (!dense) {
-    p.scale = numbers.values(layout.groups() * layout.padded_features(), 10);
+    const int64_t count = layout.groups() * layout.padded_features();
+    if (c.form == WeightForm::kFloat4)
+      make_scale_bytes(p, static_cast<std::size_t>(count), numbers);
+    else
+      p.scale = numbers.values(count, 10);
     for (std::size_t i = 0; i < p.scale.size(); ++i)
       p.zero.push_back(
-          c.form == WeightForm::kFloat8
+          c.form == WeightForm::kFloat8 || c.form == WeightForm::kFloat4
               ? 0.0f
               : static_cast<float>(c.zeros ? numbers.below(1 << layout.bits) : 1 << (layout.bits - 1)));
   }
@@ -121,8 +143,10 @@ LinearArguments arguments(const Problem& p, int64_t first, int64_t count, std::v
   a.y = y.data(), a.y_stride = c.features;
   a.x = static_cast<const unsigned char*>(a.x) + first * a.x_stride * (c.form == WeightForm::kInt8 ? 1 : 2);
   a.weight = p.weight.words.data();
-  a.scale = p.scale.empty() ? nullptr : p.scale.data();
-  a.zero = c.form == WeightForm::kInt8 && !c.zeros ? nullptr : p.zero.data();
+  a.scale = p.scale.empty() || !p.scale_bytes.empty() ? nullptr : p.scale.data();
+  a.scale_bytes = p.scale_bytes.empty() ? nullptr : p.scale_bytes.data();
+  a.scale_of_byte = scale_of_byte(c);
+  a.zero = (c.form == WeightForm::kInt8 && !c.zeros) || a.scale_bytes != nullptr ? nullptr : p.zero.data();
   a.bias = c.bias ? p.bias.data() : nullptr;
   a.row_scale = p.row_scale.data() + first * c.row_scales;
   a.row_sum = p.row_sum.data() + first * fragment_layout(c.form, c.features, c.columns, c.group).groups();
@@ -161,6 +185,9 @@ std::vector<float> run_linear(const Problem& p, int64_t first, int64_t count, Ti
       break;
     case WeightForm::kCodes8:
       emulate_form<WeightForm::kCodes8>(a, shape);
+      break;
+    case WeightForm::kFloat4:
+      emulate_form<WeightForm::kFloat4>(a, shape);
       break;
     case WeightForm::kFloat8:
       emulate_form<WeightForm::kFloat8>(a, shape);
@@ -234,7 +261,7 @@ TEST_P(CudaLinear, AgreesWithDoubleInEveryShapeAtAnyNumberOfRows) {
 }
 
 constexpr WeightForm kBf16 = WeightForm::kBFloat16, kC4 = WeightForm::kCodes4, kC8 = WeightForm::kCodes8,
-                     kF8 = WeightForm::kFloat8, kI8 = WeightForm::kInt8;
+                     kF4 = WeightForm::kFloat4, kF8 = WeightForm::kFloat8, kI8 = WeightForm::kInt8;
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaLinear,
     ::testing::Values(
@@ -246,17 +273,23 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kC4, 2, 9, 80, 16, false, true, 0}, Case{kC4, 4, 30, 77, 33, true, true, 0},
         Case{kC4, 2, 12, 100, 100, true, false, 0}, Case{kC8, 19, 67, 256, 128, true, true, 0},
         Case{kC8, 3, 8, 50, 5, true, false, 0}, Case{kF8, 18, 24, 300, 128, false, true, 3},
+        // of E2M1 `zeros` are exponents (scale_of_byte()); inputs of 16 bits, as floats in groups
+        Case{kF4, 1, 1, 16, 16, false, false, 0}, Case{kF4, 7, 66, 208, 16, false, true, 0},
+        Case{kF4, 16, 70, 77, 16, false, true, 0}, Case{kF4, 33, 20, 96, 32, true, false, 0, 8},
+        Case{kF4, 4, 30, 77, 32, true, true, 1}, Case{kF4, 19, 70, 96, 16, false, true, 1},
         Case{kF8, 5, 66, 144, 144, false, true, 1}, Case{kF8, 2, 10, 64, 64, false, false, 0},
         Case{kI8, 20, 66, 200, 200, false, true, 1}, Case{kI8, 5, 17, 130, 32, true, true, 1},
         Case{kI8, 3, 9, 70, 5, true, false, 1},
         // Blocks of every shape beside one another, and groups that end within a span
         Case{kBf16, 131, 300, 200, 200, false, true, 0}, Case{kC4, 131, 200, 256, 128, true, true, 0},
         Case{kC4, 3, 70, 240, 48, true, false, 0, 8}, Case{kC8, 130, 150, 192, 32, true, true, 0},
+        Case{kF4, 131, 200, 256, 16, false, true, 0}, Case{kF4, 130, 150, 192, 32, true, true, 1},
         Case{kF8, 129, 270, 104, 104, false, true, 1}, Case{kI8, 129, 270, 136, 136, true, true, 1},
         Case{kI8, 3, 70, 320, 160, false, false, 1},
         // Places of the longest rings are taken twice and more: 24, 21, 21 and 15 spans
         // of 64 columns
         Case{kC4, 2, 20, 3200, 64, true, false, 0, 8}, Case{kC8, 3, 9, 2880, 120, true, false, 0},
+        Case{kF4, 2, 20, 3200, 16, false, false, 0, 8}, Case{kF4, 3, 9, 2912, 32, true, true, 0},
         Case{kF8, 2, 20, 2880, 2880, false, false, 1}, Case{kI8, 2, 20, 3300, 96, true, false, 1},
         Case{kBf16, 2, 20, 2048, 2048, false, false, 0}));
 
@@ -277,6 +310,7 @@ TEST(CudaLinear, ShapesAreChosenByWhatIsAsked) {
   constexpr int64_t kHopper = 227 * 1024, kTuring = 64 * 1024;  // of a block, with asking
   EXPECT_EQ(chosen(kBf16, 4096, 5120, 5120, 5120, kHopper), "128x256");
   EXPECT_EQ(chosen(kC4, 4096, 5120, 5120, 128, kHopper), "128x128");
+  EXPECT_EQ(chosen(kF4, 4096, 5120, 5120, 16, kHopper), "128x128");
   EXPECT_EQ(chosen(kI8, 4096, 5120, 5120, 5120, kHopper), "128x256");
   EXPECT_EQ(chosen(kI8, 4096, 5120, 5120, 128, kHopper), "64x64");
   EXPECT_EQ(chosen(kBf16, 4096, 5120, 5120, 5120, kTuring), "64x64");
@@ -305,6 +339,41 @@ TEST(CudaLinear, IntegerSumsAreExact) {
       want.push_back(fmaf(y, p.row_scale[static_cast<std::size_t>(m)], p.bias[static_cast<std::size_t>(n)]));
     }
   EXPECT_TRUE(llmq::testing::same_bits(run_linear(p, 0, 3, TileShape::kMiddle), want));
+}
+
+// Every code's number and every byte's scale are those of FP32, bit for bit.
+TEST(CudaLinear, CodesOfE2m1AndBytesOfScalesAreTheirNumbers) {
+  constexpr int64_t kColumns = 16;
+  const FragmentLayout layout = fragment_layout(kF4, 256, kColumns, kColumns);
+  AlignedWords weight, x;
+  weight.words.assign(static_cast<std::size_t>(layout.words()), 0);
+  std::vector<uint16_t> bytes;
+  for (int64_t n = 0; n < 256; ++n)
+    for (int64_t k = 0; k < kColumns; ++k)  // column k has code k everywhere
+      weight.words[static_cast<std::size_t>(layout.place(n, k).word)] |= static_cast<uint32_t>(k)
+                                                                         << layout.place(n, k).shift;
+  for (int n = 0; n < 256; n += 2) bytes.push_back(static_cast<uint16_t>(n | (n + 1) << 8));
+  x.words.assign(kColumns * kColumns / 2, 0);  // the identity: row k asks for code k
+  for (uint32_t k = 0; k < kColumns; ++k) x.words[k * kColumns / 2 + k / 2] = 0x3f80u << k % 2 * 16;
+  for (const bool exponents : {false, true}) {
+    std::vector<float> y(kColumns * 256);
+    LinearArguments a;
+    a.y = y.data(), a.y_stride = 256, a.x = x.words.data(), a.x_stride = kColumns;
+    a.weight = weight.words.data(), a.scale_bytes = bytes.data();
+    a.scale_of_byte = exponents ? scale_of_exponent() : scale_of_level(0x1p-3f);
+    a.rows = kColumns, a.features = 256, a.columns = kColumns, a.group = kColumns;
+    emulate<MmaLinear<kF4, kLow>>(with_layout(a, kF4));
+    for (uint32_t k = 0; k < kColumns; ++k)
+      for (uint32_t byte = 0; byte < (exponents ? 255u : 127u); ++byte) {
+        const float scale =
+            exponents ? power_of_two_at(byte) : to_float(Float8{static_cast<uint8_t>(byte)}) * 0x1p-3f;
+        ASSERT_EQ(y[k * 256 + byte],
+                  static_cast<float>(code_as_value({kF4, 0, 0, 0, 0, false, false, 0}, k, 0)) * scale)
+            << k << " " << byte;
+        ASSERT_EQ(e2m1_number(k),
+                  static_cast<float>(code_as_value({kF4, 0, 0, 0, 0, false, false, 0}, k, 0)));
+      }
+  }
 }
 
 TEST(CudaPackFragments, PutsEveryElementInItsPlace) {

@@ -29,11 +29,11 @@ expect() {  # expect SOURCE KERNEL INSTRUCTION
 }
 
 bf16=mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
-for form in 0 1 2 3; do  # the forms of weights that are multiplied as BF16
+for form in 0 1 2 3 4; do  # the forms of weights that are multiplied as BF16
   expect linear_kernels.cu "MmaLinearILNS0_10WeightFormE$form" "$bf16"
   expect linear_kernels.cu "MmaLinearILNS0_10WeightFormE$form" cp.async.cg.shared.global
 done
-expect linear_kernels.cu MmaLinearILNS0_10WeightFormE4 mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32
+expect linear_kernels.cu MmaLinearILNS0_10WeightFormE5 mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32
 expect attention_kernels.cu SplitAttention "$bf16"
 expect linear_kernels.cu GramBFloat16 "$bf16"
 expect linear_kernels.cu GramBFloat16 ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16
@@ -44,6 +44,6 @@ done
 expect device_kernels.cu TileProduct cp.async.cg.shared.global
 expect device_kernels.cu TileProduct ld.shared.v4
 # The check can fail: a product of 8-bit codes multiplies nothing as BF16.
-[ -n "$(lacking "$(ptx linear_kernels.cu)" MmaLinearILNS0_10WeightFormE4 "$bf16")" ] || { echo "INT8 products multiply BF16?"; failed=1; }
+[ -n "$(lacking "$(ptx linear_kernels.cu)" MmaLinearILNS0_10WeightFormE5 "$bf16")" ] || { echo "INT8 products multiply BF16?"; failed=1; }
 [ "$failed" -eq 0 ] && echo "all there"
 exit "$failed"
