@@ -609,6 +609,8 @@ FAULTS = [
           [("llmq_kernels_backend", "*NibbleWeight.HasTheBits*cpu_avx2_t1*")], ["kernels/cpu/avx2/kernels.cpp"]),
     Fault("inputs-shared-that-are-padded-otherwise", "src/device/cpu/code_weight.cpp", "v.group_step == w.group_step &&", "",
           [("llmq_kernels_backend", "*NibbleWeight.SharesNoRows*cpu_scalar_t1*")]),
+    Fault("a-byte-for-four-bits", "src/quant/plan/capacity_estimate.cpp", "if (scheme.bits > 4) return 1;", "if (scheme.bits > 3) return 1;",
+          [("llmq_unit_quant", "CapacityEstimate.*")]),
     Fault("the-next-value-of-a-table", "src/device/cpu/narrow_panel.cpp", "place[code] = code & 15;", "place[code] = (code + 1) & 15;",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")]),
     Fault("levels-without-their-number", "kernels/cpu/ops/narrow_codes.h", "V::mul(narrow_level<V>(group.at + n), V::set(group.layout->level_unit));", "V::mul(narrow_level<V>(group.at + n), V::set(0x1p120f));",
