@@ -19,6 +19,7 @@ struct MachineRates {
   double int8_flops = 0, float8_flops = 0;  // 0: not faster than BF16
   double call_seconds = 0;                  // each operation's own cost, where it is known
   bool measured = false;                    // by the probe, through llmq's own runtime
+  bool on_device = false;                   // which was one with a memory of its own
 };
 
 const std::vector<MachineRates>& known_machines();

@@ -146,36 +146,45 @@ double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t con
                            costs.flops_per_second, calls(sizes.spec), machine);
 }
 
-// Of an integer beside inputs of 8 bits: two of 4 bits lie in a byte, and the scales and zeros of their
-// groups beside them.
-double code_bytes(const QuantScheme& scheme) {
-  if (scheme.bits > 4) return 1;
-  const double of_a_group =
-      scheme.granularity == Granularity::kGroup
-          ? static_cast<double>(element_bytes(scheme.scale_dtype)) + (scheme.symmetric ? 0 : 1)
-          : 0;
-  return 0.5 + of_a_group / scheme.group_size;
+// Bytes of a code as llmq's runtime holds it, with the scales and zeros of its groups. The processor's codes
+// beside inputs of 16 bits take their bits, where their zero is the middle, else 4 or 8; a device's take 4 or
+// 8, or a byte for float32, and scales and zeros are FP32. Floats of 4 bits have scales of a byte.
+double code_bytes(const QuantScheme& scheme, const EstimateRequest& request, const MachineRates& machine) {
+  const bool floats = scheme.weight_type == WeightType::kFloat4;
+  const bool beside_bytes = scheme.rounds_inputs() && !floats;
+  const bool takes_its_bits = !beside_bytes && !machine.on_device && scheme.symmetric && scheme.bits != 7;
+  const int bits = machine.on_device && (beside_bytes || request.compute == Compute::kFloat32) ? 8
+                   : takes_its_bits                                                            ? scheme.bits
+                   : scheme.bits <= 4                                                          ? 4
+                                                                                               : 8;
+  if (scheme.granularity != Granularity::kGroup || (beside_bytes && bits == 8)) return bits / 8.0;
+  const double scale = floats              ? 1
+                       : machine.on_device ? 4
+                                           : static_cast<double>(element_bytes(scheme.scale_dtype));
+  const double zero = floats || scheme.symmetric ? 0 : machine.on_device ? 4 : 1;
+  return bits / 8.0 + (scale + zero) / scheme.group_size;
 }
 
-// A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes
-// in the compute type, integers beside inputs of 8 bits in 4 bits or a byte, E4M3 and floats in groups beside
-// such inputs as BF16.
-StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const QuantScheme* packed,
-                     const EstimateRequest& request, const MachineRates& machine) {
+// A runtime that computes from what is stored; on this machine llmq's own, which runs a GGUF's types and
+// codes from what they take in the file, or near it, and E4M3, and floats in groups beside such inputs, as
+// numbers of the compute type or of BF16. `unread` of what is stored a step leaves alone.
+StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, std::uint64_t unread,
+                     const QuantScheme* packed, const EstimateRequest& request, const MachineRates& machine) {
   const bool in_groups = packed != nullptr && packed->rounds_inputs_in_float_groups();
   const bool low = packed != nullptr && packed->rounds_inputs() && !in_groups;
   const bool float8 = low && packed->weight_type == WeightType::kFloat8;
   StepCosts costs;
   costs.flops_per_second = machine.bfloat16_flops;
-  if (!machine.measured) {
-    const std::uint64_t unread = sizes.embedding_bytes + sizes.spec.carried.bytes;
+  if (!machine.measured || find_gguf_file_type(scheme.scheme) != nullptr) {
     costs.weight_bytes = scheme.weight_bytes - std::min(scheme.weight_bytes, unread);
     const double faster = float8 ? machine.float8_flops : low ? machine.int8_flops : 0;
     if (faster > 0) costs.flops_per_second = faster;
     return costs;
   }
   const double element = request.compute == Compute::kFloat32 ? 4 : 2;
-  const double linear_element = in_groups ? 2 : low && !float8 ? code_bytes(*packed) : element;
+  const bool in_codes =
+      packed != nullptr && packed->weight_type != WeightType::kFloat8 && (!in_groups || machine.on_device);
+  const double linear_element = in_codes ? code_bytes(*packed, request, machine) : in_groups ? 2 : element;
   costs.weight_bytes =
       static_cast<std::uint64_t>(sizes.linear_weights * linear_element + sizes.head_weights * element);
   return costs;
@@ -198,9 +207,21 @@ Recipe plain_recipe(const std::string& scheme, bool gguf) {
   return recipe;
 }
 
-// The scheme's sizes; `packed` becomes that of its first linear, where it is one of llmq's own.
+// What a GGUF has of a tensor that is looked up and not multiplied.
+std::uint64_t embedding_bytes(const GgufPlan& plan, const ModelSpec& spec) {
+  std::uint64_t bytes = 0;
+  for (const GgufPlan::Tensor& tensor : plan.tensors)
+    if ((!spec.tied_head && tensor.name == "token_embd.weight") ||
+        tensor.name == "per_layer_token_embd.weight")
+      bytes += tensor.bytes_out();
+  return bytes;
+}
+
+// The scheme's sizes; `packed` becomes that of its first linear, where it is one of llmq's own, and `unread`
+// what a step does not read of a GGUF.
 SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& checkpoint, const ModelSpec& spec,
-                        const EstimateRequest& request, std::optional<QuantScheme>& packed) {
+                        const EstimateRequest& request, std::optional<QuantScheme>& packed,
+                        std::uint64_t& unread) {
   SchemeEstimate result;
   result.scheme = name;
   result.format = "safetensors";
@@ -215,7 +236,9 @@ SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& check
     result.format = gguf ? kGgufFormat : recipe.format;
     try {
       if (gguf) {
-        result.weight_bytes = make_gguf_plan(io, recipe, checkpoint, spec, request.compute, 0).bytes_out();
+        const GgufPlan plan = make_gguf_plan(io, recipe, checkpoint, spec, request.compute, 0);
+        result.weight_bytes = plan.bytes_out();
+        unread = embedding_bytes(plan, spec);
       } else {
         const Plan plan = make_plan(recipe, checkpoint, spec, request.compute, 1, 0);
         packed = plan.modules.front().scheme;
@@ -302,9 +325,11 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
   std::vector<std::optional<QuantScheme>> packed(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Checkpoint& as_read = names[i] == kOriginalScheme ? checkpoint : numbers;
-    SchemeEstimate scheme = sizes_of(io, names[i], as_read, spec, request, packed[i]);
+    std::uint64_t unread = sizes.embedding_bytes + spec.carried.bytes;
+    SchemeEstimate scheme = sizes_of(io, names[i], as_read, spec, request, packed[i], unread);
     if (scheme.refusal.empty()) {
-      const StepCosts costs = step_costs(sizes, scheme, packed[i] ? &*packed[i] : nullptr, request, machine);
+      const StepCosts costs =
+          step_costs(sizes, scheme, unread, packed[i] ? &*packed[i] : nullptr, request, machine);
       for (const std::int64_t batch : batches)
         for (const std::int64_t context : contexts) {
           EstimatedCell cell;

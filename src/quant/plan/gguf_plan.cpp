@@ -106,11 +106,15 @@ Plan GgufPlan::forward() const {
   return plan;
 }
 
+std::uint64_t GgufPlan::Tensor::bytes_out() const {
+  const auto& row = dtype_row(dtype);
+  return static_cast<std::uint64_t>(shape.elements() / row.block_elements) *
+         static_cast<std::uint64_t>(row.block_bytes);
+}
+
 std::uint64_t GgufPlan::bytes_out() const {
   std::uint64_t bytes = 0;
-  for (const Tensor& tensor : tensors)
-    bytes += static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(tensor.dtype).block_elements) *
-             static_cast<std::uint64_t>(dtype_row(tensor.dtype).block_bytes);
+  for (const Tensor& tensor : tensors) bytes += tensor.bytes_out();
   return bytes;
 }
 

@@ -22,6 +22,7 @@ struct GgufPlan {
     DType dtype;
     Shape shape;
     std::uint64_t bytes_read;  // what reading it counts, at most
+    std::uint64_t bytes_out() const;
   };
   std::string method;  // "rtn" or "imatrix"
   const GgufFileType* file_type = nullptr;
