@@ -38,8 +38,8 @@ void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const Model
       moment.push_back({"what is held of the checkpoint and read ahead", held});
   costs.memory = greatest(moments);
   costs.peak_bytes = total_bytes(costs.memory);
-  if (!has_own_memory || !plan.needs_calibration) return;
-  auto on_device = run.on_device();
+  if (!has_own_memory || !(plan.needs_calibration || plan.target_bits)) return;
+  auto on_device = plan.needs_calibration ? run.on_device() : std::vector<std::vector<MemoryItem>>();
   if (plan.target_bits)
     for (std::vector<MemoryItem>& moment : run.measuring(plan.measured_samples))
       on_device.push_back(std::move(moment));
