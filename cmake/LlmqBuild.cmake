@@ -16,7 +16,7 @@ function(llmq_global_settings)
   # No contraction: the scalar reference and every ISA level must round in the same places. Kernels ask for FMA by name.
   add_compile_options(-ffp-contract=off -fno-math-errno)
   # g++ looks through its memory again and again for what it needs no longer, a tenth of its time. Where each core has 3 GB it begins at one, which
-  # batches do not reach.
+  # most batches do not reach.
   cmake_host_system_information(RESULT megabytes QUERY TOTAL_PHYSICAL_MEMORY)
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
   math(EXPR of_a_core "${megabytes} / ${cores}")
