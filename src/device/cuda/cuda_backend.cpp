@@ -281,4 +281,9 @@ std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int
   return std::make_shared<CudaBackend>(std::move(device), threads, use);
 }
 
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec,
+                                                    DeviceUse use) {
+  return make_backend_on(make_emulated_device(spec), threads, use);
+}
+
 }  // namespace llmq

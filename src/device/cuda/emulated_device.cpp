@@ -133,9 +133,4 @@ std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec)
   return std::make_unique<EmulatedDevice>(spec);
 }
 
-std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec,
-                                                    DeviceUse use) {
-  return make_backend_on(make_emulated_device(spec), threads, use);
-}
-
 }  // namespace llmq

@@ -12,9 +12,4 @@ std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec&) {
         "use --device cpu, or build it with -DLLMQ_EMULATION=ON, as `make test` does"});
 }
 
-std::shared_ptr<Backend> make_emulated_cuda_backend(int, const EmulatedDeviceSpec& spec, DeviceUse) {
-  make_emulated_device(spec);
-  return nullptr;
-}
-
 }  // namespace llmq
