@@ -61,6 +61,7 @@ MachineRates this_machine(const MachineProbe& probe) {
   machine.bfloat16_flops = probe.linear_flops;
   machine.call_seconds = probe.call_seconds;
   machine.measured = true;
+  machine.on_device = probe.on_device;
   return machine;
 }
 

@@ -69,6 +69,7 @@ MachineProbe probe_machine(Backend& backend, Compute compute) {
   const Clock::time_point start = Clock::now();
   MachineProbe probe;
   probe.backend = backend.name();
+  probe.on_device = backend.device().kind != DeviceKind::kHost;
   const DType dtype = activation_dtype(compute);
   std::vector<std::unique_ptr<PreparedWeight>> weights;
   {

@@ -15,6 +15,7 @@ namespace llmq {
 
 struct MachineProbe {
   std::string backend;
+  bool on_device = false;  // one with a memory of its own
   double decode_bytes_per_second = 0;
   double linear_flops = 0;
   double gram_flops = 0;

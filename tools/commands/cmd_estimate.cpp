@@ -24,12 +24,7 @@ struct EstimateOptions {
 };
 
 MachineRates chosen_machine(const EstimateOptions& options, const GlobalOptions& globals, Compute compute) {
-  if (options.machine.empty()) {
-    const std::shared_ptr<Backend> backend = chosen_backend(globals);
-    MachineRates machine = this_machine(probe_machine(*backend, compute));
-    machine.on_device = backend->device().kind != DeviceKind::kHost;
-    return machine;
-  }
+  if (options.machine.empty()) return this_machine(probe_machine(*chosen_backend(globals), compute));
   const std::optional<MachineRates> machine = find_machine(options.machine);
   if (!machine)
     fail(ErrorKind::kUsage, {"no machine is called '" + options.machine + "'",
