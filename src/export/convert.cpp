@@ -233,6 +233,9 @@ Making to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpo
           }};
 }
 
+// Names of schemes among them, which are none of types.
+bool is_float4(const std::string& name) { return name.starts_with("nvfp4") || name.starts_with("mxfp4"); }
+
 // F32, F16, BF16 or ggml's block types; null: a GGUF's tensors keep their own.
 const GgufFileType* gguf_type(const ConvertRequest& request, const Checkpoint& checkpoint,
                               const ModelSpec& spec) {
@@ -242,7 +245,7 @@ const GgufFileType* gguf_type(const ConvertRequest& request, const Checkpoint& c
   fail(ErrorKind::kUnsupported, {fmt::format("'{}' is no type that a GGUF is written in", name),
                                  {},
                                  "--dtype",
-                                 "types: " + gguf_file_type_names()});
+                                 gguf_file_type_hint(is_float4(name))});
 }
 
 void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,

@@ -110,17 +110,20 @@ void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
   ++matrix.out_features;
 }
 
-void append_nvfp4_row(const QuantizedMatrix& matrix, std::int64_t n, std::vector<std::byte>& bytes) {
-  constexpr std::size_t kGroup = kNvfp4Group, kGroups = 4;
+void append_float_row(DType dtype, const QuantizedMatrix& matrix, std::int64_t n,
+                      std::vector<std::byte>& bytes) {
+  const auto in_group = static_cast<std::size_t>(matrix.group());
+  const std::size_t groups = static_cast<std::size_t>(dtype_row(dtype).block_elements) / in_group;
   const auto put = [&](int byte) { bytes.push_back(static_cast<std::byte>(byte)); };
   const float* const scales = matrix.scales.data() + n * matrix.groups();
   const std::uint8_t* const codes = matrix.codes.data() + n * matrix.in_features;
-  for (std::size_t group = 0; group < static_cast<std::size_t>(matrix.groups()); group += kGroups) {
-    for (std::size_t j = group; j < group + kGroups; ++j)
-      put(nvfp4_byte_of(scales[j], matrix.global_scale, matrix.global_form));
-    for (const std::uint8_t* own = codes + group * kGroup; own < codes + (group + kGroups) * kGroup;
-         own += kGroup)
-      for (std::size_t i = 0; i < kGroup / 2; ++i) put(own[i] | own[i + kGroup / 2] << 4);
+  for (std::size_t first = 0; first < static_cast<std::size_t>(matrix.groups()); first += groups) {
+    for (std::size_t j = first; j < first + groups; ++j)
+      put(dtype == DType::kMXFP4 ? mxfp4_byte(scales[j])
+                                 : nvfp4_byte_of(scales[j], matrix.global_scale, matrix.global_form));
+    for (const std::uint8_t* own = codes + first * in_group; own < codes + (first + groups) * in_group;
+         own += in_group)
+      for (std::size_t i = 0; i < in_group / 2; ++i) put(own[i] | own[i + in_group / 2] << 4);
   }
 }
 

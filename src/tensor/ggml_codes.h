@@ -17,8 +17,9 @@ bool has_codes(DType dtype);
 QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns, float scale = 1);
 // One more row of it, from its blocks.
 void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix);
-// Row n of floats of two levels, whole blocks of 64, as blocks of NVFP4: its codes and the bytes of its
-// scales, without the number over all of them.
-void append_nvfp4_row(const QuantizedMatrix& matrix, std::int64_t n, std::vector<std::byte>& bytes);
+// Row n of floats of two levels, whole blocks of 64, as blocks of kNVFP4, or with exponents as blocks of
+// kMXFP4: its codes and the bytes of its scales, without the number over all of them.
+void append_float_row(DType dtype, const QuantizedMatrix& matrix, std::int64_t n,
+                      std::vector<std::byte>& bytes);
 
 }  // namespace llmq

@@ -1,4 +1,4 @@
-"""NVFP4 in a GGUF, as llama.cpp's converter writes it, against the `gguf` package.   gguf_nvfp4_check.py LLMQ WORK
+"""NVFP4 and MXFP4 in a GGUF, the former as llama.cpp's converter writes it, against the `gguf` package.   gguf_nvfp4_check.py LLMQ WORK
 
 What llmq writes of a directory of NVFP4 has the blocks that the converter's _nvfp4_pack lays out, the numbers beside them, and, dequantized by the package
 and multiplied by NAME.scale, the weights of the directory; read again, it has them to the bit, and the perplexity of the directory. What the package's own
@@ -13,6 +13,7 @@ from safetensors.torch import load_file as load_torch
 from peer import TINYSTORIES, calibration, expect, finish, llmq, own_perplexity
 
 program, work = sys.argv[1:3]
+MXFP4 = gguf.GGMLQuantizationType.MXFP4
 NVFP4, PARTS = gguf.GGMLQuantizationType.NVFP4, {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "gate_proj": "ffn_gate",
                                                  "up_proj": "ffn_up", "down_proj": "ffn_down"}
 HEADS = {"attn_q": 8, "attn_k": 4}
@@ -80,6 +81,18 @@ for form, scheme in [("modelopt", "nvfp4a16"), ("modelopt", "nvfp4"), ("compress
     if scheme == "nvfp4a16":
         before, now = own_perplexity(program, packed, 4), own_perplexity(program, file, 4)
         expect(abs(now / before - 1) <= 1e-6, f"{name}: perplexity {now:.6f}, as the directory's {before:.6f}")
+
+# MXFP4 of compressed-tensors, which that converter does not take: the package's values of its blocks are the directory's.
+packed, file = f"{work}/mxfp4", f"{work}/mxfp4.gguf"
+llmq(program, "quantize", "--model", TINYSTORIES, "--method", "rtn", "--set", "scheme=mxfp4", "--output", packed, "--overwrite")
+llmq(program, "convert", packed, file, "--to", "gguf", "--dtype", "f32", "--overwrite")
+llmq(program, "convert", packed, f"{packed}-f32", "--dtype", "f32", "--overwrite")
+weights, written = load_file(f"{packed}-f32/model.safetensors"), tensors_of(file)
+far = [theirs for ours, theirs in NAMES if written[theirs + ".weight"].tensor_type != MXFP4
+       or not np.array_equal(gguf.quants.dequantize(written[theirs + ".weight"].data, MXFP4), turned(weights[ours + ".weight"], theirs))]
+expect(not far, "mxfp4: the package's values are the directory's to the bit" + (f": not {far[:3]}" if far else ""))
+before, now = own_perplexity(program, packed, 4), own_perplexity(program, file, 4)
+expect(now == before, f"mxfp4: perplexity {now:.6f}, as the directory's {before:.6f}")
 
 # As the package's writer makes a file.
 whole, path, out = f"{work}/whole.gguf", f"{work}/scaled.gguf", f"{work}/scaled"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <set>
+#include <map>
 
+#include "export/gguf/float_places.h"
 #include "export/gguf/gguf_places.h"
-#include "export/gguf/nvfp4_places.h"
 #include "io/codes/first_rounding.h"
 #include "io/gguf.h"
 #include "io/gguf_rows.h"
@@ -33,10 +33,10 @@ class HuggingFaceSource final : public GgufTensorSource {
       : checkpoint_(checkpoint),
         linears_(LinearSource::open(checkpoint)),
         places_(gguf_places(checkpoint, linears_, spec)) {
-    const std::set<std::string> nvfp4 = keeps_codes ? keep_nvfp4() : std::set<std::string>();
+    if (keeps_codes) keep_codes();
     for (const GgufPlace& place : places_) {
-      if (nvfp4.count(place.name) != 0) {
-        tensors_.push_back({place.name, DType::kNVFP4, place.shape, true});
+      if (const auto found = kept_codes_.find(place.name); found != kept_codes_.end()) {
+        tensors_.push_back({place.name, found->second, place.shape, true});
         continue;
       }
       const bool codes =
@@ -68,7 +68,7 @@ class HuggingFaceSource final : public GgufTensorSource {
 
   std::vector<std::byte> stored_rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const GgufPlace& place = places_[index];
-    if (tensors_[index].stored == DType::kNVFP4) return nvfp4_rows(place, first, count);
+    if (kept_codes_.count(place.name) != 0) return rows_of_codes(place, tensors_[index].stored, first, count);
     const std::int64_t each = place.shape.elements() / place.shape.back() / std::ssize(place.matrices);
     std::vector<std::byte> rows;
     for (const std::int64_t end = first + count; first < end;) {
@@ -122,18 +122,17 @@ class HuggingFaceSource final : public GgufTensorSource {
   }
 
  private:
-  // The names of those that keep their codes, whose scales are places from then on.
-  std::set<std::string> keep_nvfp4() {
-    const std::vector<bool> kept = add_nvfp4_scales(checkpoint_, linears_, places_);
-    std::set<std::string> names;
+  // The numbers beside packed linears that keep their codes are places from then on.
+  void keep_codes() {
+    const std::vector<DType> kept = keep_float_codes(checkpoint_, linears_, places_);
     for (std::size_t i = 0; i < places_.size(); ++i)
-      if (kept[i]) names.insert(places_[i].name);
+      if (kept[i] != DType::kF32) kept_codes_.emplace(places_[i].name, kept[i]);
     std::sort(places_.begin(), places_.end(),
               [](const GgufPlace& a, const GgufPlace& b) { return gguf_tensor_before(a.name, b.name); });
-    return names;
   }
 
-  std::vector<std::byte> nvfp4_rows(const GgufPlace& place, std::int64_t first, std::int64_t count) {
+  std::vector<std::byte> rows_of_codes(const GgufPlace& place, DType type, std::int64_t first,
+                                       std::int64_t count) {
     const std::int64_t each = place.shape.elements() / place.shape.back() / std::ssize(place.matrices);
     std::vector<std::byte> rows;
     for (std::int64_t row = first; row < first + count; ++row) {
@@ -145,7 +144,7 @@ class HuggingFaceSource final : public GgufTensorSource {
       loaded_ = &matrix;
       const std::int64_t own =
           place.permuted_heads == 0 ? row % each : permuted_row(row % each, each, place.permuted_heads);
-      append_nvfp4_row(codes_, matrix.first_row + own, rows);
+      append_float_row(type, codes_, matrix.first_row + own, rows);
     }
     return rows;
   }
@@ -226,6 +225,7 @@ class HuggingFaceSource final : public GgufTensorSource {
   const Checkpoint& checkpoint_;
   LinearSource linears_;
   std::vector<GgufPlace> places_;
+  std::map<std::string, DType> kept_codes_;  // of packed linears by their names in the file
   ZeroedNumbers<float> unpacked_;
   QuantizedMatrix codes_;
   std::vector<float> apart_;

@@ -2,7 +2,7 @@
 //
 // From a Hugging Face checkpoint: names and the order of llama.cpp; the rows of q and k reordered within each
 // head where a family's rope turns neighbours there (io/gguf_rows.h); packed linears dequantized exactly,
-// but for NVFP4 that keeps its codes; factors of rope scaling made. From a GGUF: its tensors as they lie.
+// but for NVFP4 and MXFP4 that keep their codes; factors of rope scaling made. From a GGUF: its tensors as they lie.
 #pragma once
 #include <memory>
 #include <string>
@@ -39,7 +39,7 @@ class GgufTensorSource {
 };
 
 // `checkpoint` and `spec` must outlive it. `keeps_codes`: the file's type leaves codes as they are
-// (is_of_converter()), so that NVFP4 has its scales beside it (export/gguf/nvfp4_places.h).
+// (is_of_converter()), so that NVFP4 has its scales beside it (export/gguf/float_places.h).
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,
                                                     const ModelSpec& spec, bool keeps_codes);
 

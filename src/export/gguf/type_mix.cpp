@@ -249,6 +249,13 @@ std::string gguf_file_type_names() {
   return names;
 }
 
+std::string gguf_file_type_hint(bool float4) {
+  if (float4)
+    return "write a directory of that scheme (format: compressed-tensors), then convert it --to gguf, which "
+           "keeps its codes";
+  return "write one of " + gguf_file_type_names();
+}
+
 bool is_of_converter(const GgufFileType& file_type) {
   return !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
 }

@@ -28,6 +28,8 @@ struct GgufFileType {
 const GgufFileType* find_gguf_file_type(std::string_view name);
 std::string gguf_type_name(const GgufFileType& type);  // "q4_k_m"
 std::string gguf_file_type_names();                    // "f32, f16, ..."
+// What to do in place of asking for another name; of 4-bit floats, whose codes a GGUF gets from a directory.
+std::string gguf_file_type_hint(bool float4);
 
 // What the rules look at besides names and shapes.
 struct GgufMixModel {

@@ -21,7 +21,8 @@ void check_intent(const Recipe& recipe) {
   if (find_gguf_method(recipe.methods) == nullptr)
     refuse("method", "a GGUF is written by method rtn or imatrix", "write method: imatrix");
   if (recipe.scheme)
-    refuse("scheme", "a GGUF has types of its own", "write one of " + gguf_file_type_names());
+    refuse("scheme", "a GGUF has types of its own",
+           gguf_file_type_hint(recipe.scheme->weight_type == WeightType::kFloat4));
   if (!recipe.overrides.empty() || !recipe.targets.empty() || recipe.ignore != Recipe().ignore)
     refuse(!recipe.overrides.empty() ? "overrides"
            : !recipe.targets.empty() ? "targets"

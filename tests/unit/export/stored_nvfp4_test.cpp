@@ -1,5 +1,5 @@
-// NVFP4 of compressed-tensors and modelopt as a GGUF: the same codes and scales, the tensor's number beside
-// them, and the numbers of the source when it is read again.
+// NVFP4 of compressed-tensors and modelopt, and MXFP4 of the former, as a GGUF: the same codes and scales, of
+// NVFP4 the tensor's number beside them, and the numbers of the source when it is read again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 
 #include "model/linear_source.h"
 #include "tensor/block_scales.h"
+#include "tensor/mxfp4.h"
 #include "tests/unit/export/convert_fixture.h"
 #include "tests/unit/export/gguf_fixture.h"
 #include "tests/unit/export/named_scheme.h"
@@ -22,8 +23,13 @@ constexpr const char* kExperts = R"({
 })";
 
 // Of module number i; no two are alike.
-QuantizedMatrix matrix_of_two_levels(const PlannedModule& module, std::size_t i) {
+QuantizedMatrix matrix_of_floats(const PlannedModule& module, std::size_t i) {
   QuantizedMatrix matrix = tiny_matrix(module, i + 1);
+  if (module.scheme.scale_form() == ScaleForm::kExponent) {
+    for (std::size_t k = 0; k < matrix.scales.size(); ++k)
+      matrix.scales[k] = mxfp4_scale(static_cast<std::uint8_t>((k * 5 + i) % 240));
+    return matrix;
+  }
   matrix.global_scale = 3.0f + static_cast<float>(i);
   if (module.scheme.calibrates_inputs()) matrix.input_scale = 0.25f + static_cast<float>(i);
   for (std::size_t k = 0; k < matrix.scales.size(); ++k)
@@ -44,7 +50,7 @@ class Nvfp4Gguf : public ConvertTest {
         open_writer(system_io(), format, {disk_ / "packed", true}, dense, spec, modules, {}, {});
     add_dense_tensors(*writer, dense, modules);
     for (std::size_t i = 0; i < modules.size(); ++i)
-      writer->add_quantized(modules[i].module, matrix_of_two_levels(modules[i], i));
+      writer->add_quantized(modules[i].module, matrix_of_floats(modules[i], i));
     writer->finish({});
     std::filesystem::remove(disk_ / "m.gguf");
     write_text_atomically(system_io(), disk_ / "packed/tokenizer.json", kFewLetters);
@@ -110,7 +116,7 @@ TEST_F(Nvfp4Gguf, KeepsCodesAndNumbersOfModelopt) {
     const GgufFile written = file();
     const GgufTensor& query = *find_gguf_tensor(written.header, "blk.0.attn_q.weight");
     EXPECT_EQ(query.dtype, DType::kNVFP4);
-    const QuantizedMatrix wanted = matrix_of_two_levels(modules[0], 0);
+    const QuantizedMatrix wanted = matrix_of_floats(modules[0], 0);
     ASSERT_EQ(modules[0].module, "model.layers.0.self_attn.q_proj");
     // Row 1 of the file is row 16 of the model, whose halves of heads turn together.
     const auto* const block = reinterpret_cast<const std::uint8_t*>(query.data) + 36;
@@ -142,7 +148,7 @@ TEST_F(Nvfp4Gguf, EachExpertHasItsOwnNumber) {
   std::vector<float> wanted;
   for (std::size_t i = 0; i < modules.size(); ++i)
     if (modules[i].module.ends_with("up_proj"))
-      wanted.push_back(1 / matrix_of_two_levels(modules[i], i).global_scale);
+      wanted.push_back(1 / matrix_of_floats(modules[i], i).global_scale);
   EXPECT_EQ(numbers(written, "blk.0.ffn_up_exps.scale"), wanted);
   EXPECT_EQ(numbers(written, "blk.0.ffn_up_exps.input_scale").size(), 3u);
   expect_the_same_numbers(modules);
@@ -162,6 +168,25 @@ TEST_F(Nvfp4Gguf, WrittenAgainItKeepsTheNumberBesideIt) {
                              found = other.read_float32(other.at(m.module + ".weight"));
     for (std::size_t i = 0; i < wanted.size(); ++i)  // three roundings of 2^-24, of products in another order
       ASSERT_NEAR(found[i], wanted[i], 0x1p-22 * std::abs(wanted[i])) << m.module << " " << i;
+  }
+}
+
+TEST_F(Nvfp4Gguf, KeepsBlocksOfMxfp4) {
+  for (const std::string& model : {source_, model_of_experts()}) {
+    const std::vector<PlannedModule> modules = write(model, "compressed-tensors", "mxfp4");
+    const GgufFile written = file();
+    const GgufTensor& output = *find_gguf_tensor(written.header, "blk.0.attn_output.weight");
+    EXPECT_EQ(output.dtype, DType::kMXFP4);
+    std::size_t i = 0;
+    while (modules[i].module != "model.layers.0.self_attn.o_proj") ++i;
+    const QuantizedMatrix wanted = matrix_of_floats(modules[i], i);
+    const auto* const block = reinterpret_cast<const std::uint8_t*>(output.data) + 3 * 17;
+    EXPECT_EQ(block[0], mxfp4_byte(wanted.scales[3]));
+    EXPECT_EQ(block[1 + 5] & 15, wanted.codes[3 * 32 + 5]);
+    EXPECT_EQ(block[1 + 5] >> 4, wanted.codes[3 * 32 + 21]);
+    EXPECT_EQ(find_gguf_tensor(written.header, "blk.0.attn_output.scale"), nullptr);
+    EXPECT_EQ(written.header.integer("general.file_type"), 38);
+    expect_the_same_numbers(modules);
   }
 }
 

@@ -136,6 +136,11 @@ TEST(GgufRecipe, OtherFormatsRefuseItsKeys) {
                 AllOf(HasSubstr("gguf." + key.substr(0, key.find(':'))), HasSubstr("format: gguf")));
 }
 
+TEST(GgufPlan, OfFloatsOf4BitsTheCodesComeFromADirectory) {
+  EXPECT_THAT(gguf_plan_error("method: rtn\nscheme: nvfp4a16\n"), HasSubstr("then convert it --to gguf"));
+  EXPECT_THAT(gguf_plan_error("method: rtn\nscheme: w4a16_g64\n"), HasSubstr("write one of f32"));
+}
+
 TEST(GgufPlan, SaysWhatARecipeAsksForAndIsNotDone) {
   const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
   Recipe recipe = Recipe::parse("format: gguf\nmethod: rtn\n", "r.yaml");

@@ -115,7 +115,7 @@ TEST(GgmlCodes, BlocksOfNvfp4AreMadeOfTheirCodes) {
   for (std::uint8_t i = 0; i < 16; ++i)
     matrix.scales.push_back(nvfp4_scale(static_cast<std::uint8_t>(i * 8 + 1), 3));
   std::vector<std::byte> row;
-  append_nvfp4_row(matrix, 1, row);
+  append_float_row(DType::kNVFP4, matrix, 1, row);
   ASSERT_EQ(row.size(), 72u);
   for (std::size_t k = 0; k < 128; ++k) {
     const std::size_t block = k / 64 * 36, group = k % 64 / 16;
@@ -123,6 +123,23 @@ TEST(GgmlCodes, BlocksOfNvfp4AreMadeOfTheirCodes) {
     EXPECT_EQ(static_cast<int>(row[block + 4 + 8 * group + k % 8]) >> (k % 16 / 8 * 4) & 15,
               matrix.codes[128 + k]);
   }
+}
+
+TEST(GgmlCodes, BlocksOfMxfp4AreMadeOfTheirCodes) {
+  QuantizedMatrix matrix;
+  matrix.scheme.bits = 4, matrix.scheme.weight_type = WeightType::kFloat4;
+  matrix.scheme.granularity = Granularity::kGroup, matrix.scheme.group_size = 32;
+  matrix.out_features = 2, matrix.in_features = 64;
+  for (int i = 0; i < 128; ++i) matrix.codes.push_back(static_cast<std::uint8_t>(i * 7 / 3 % 16));
+  for (const std::uint8_t byte : {1, 2, 0, 254}) matrix.scales.push_back(mxfp4_scale(byte));
+  std::vector<std::byte> row;
+  append_float_row(DType::kMXFP4, matrix, 1, row);
+  ASSERT_EQ(row.size(), 34u);
+  EXPECT_EQ(static_cast<int>(row[0]), 0) << "no normal number of FP32";
+  EXPECT_EQ(static_cast<int>(row[17]), 254);
+  for (std::size_t k = 0; k < 64; ++k)
+    EXPECT_EQ(static_cast<int>(row[k / 32 * 17 + 1 + k % 16]) >> (k % 32 / 16 * 4) & 15,
+              matrix.codes[64 + k]);
 }
 
 TEST(GgmlCodes, APlainTypeOrOneOfAGridHasNone) {

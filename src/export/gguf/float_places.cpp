@@ -1,4 +1,4 @@
-#include "export/gguf/nvfp4_places.h"
+#include "export/gguf/float_places.h"
 
 #include <fmt/format.h>
 
@@ -31,19 +31,23 @@ struct Nvfp4Scales {
   std::vector<float> weights, inputs;  // of each slab; 1 where inputs are not rounded
 };
 
-bool holds_nvfp4(const GgufPlace& place, const LinearSource& linears) {
-  return !place.matrices.empty() &&
-         std::all_of(place.matrices.begin(), place.matrices.end(), [&](const GgufPlace::Matrix& matrix) {
-           if (matrix.packed == nullptr || !linears.is_packed(matrix.packed->module)) return false;
-           const QuantScheme scheme = linears.packed_shape(matrix.packed->module).scheme;
-           return scheme.scale_form() == ScaleForm::kTwoLevel && scheme.weight_type == WeightType::kFloat4;
-         });
+// The block type that has the codes of every matrix of a place; kF32: none.
+DType type_of_codes(const GgufPlace& place, const LinearSource& linears) {
+  std::set<DType> types;
+  for (const GgufPlace::Matrix& matrix : place.matrices) {
+    if (matrix.packed == nullptr || !linears.is_packed(matrix.packed->module)) return DType::kF32;
+    const QuantScheme scheme = linears.packed_shape(matrix.packed->module).scheme;
+    if (scheme.weight_type != WeightType::kFloat4 || scheme.scale_form() == ScaleForm::kNumber)
+      return DType::kF32;
+    types.insert(scheme.scale_form() == ScaleForm::kTwoLevel ? DType::kNVFP4 : DType::kMXFP4);
+  }
+  return types.size() == 1 ? *types.begin() : DType::kF32;
 }
 
-// nullopt where the codes cannot stay.
+// nullopt where the codes of NVFP4 cannot stay.
 std::optional<Nvfp4Scales> scales_of(const Checkpoint& checkpoint, const LinearSource& linears,
                                      const GgufPlace& place) {
-  if (place.part || place.shape.back() % dtype_row(DType::kNVFP4).block_elements != 0) return std::nullopt;
+  if (place.shape.back() % dtype_row(DType::kNVFP4).block_elements != 0) return std::nullopt;
   const std::size_t slabs = place.shape.rank() > 2 ? static_cast<std::size_t>(place.shape[0]) : 1,
                     each = place.matrices.size() / slabs;
   Nvfp4Scales scales;
@@ -69,30 +73,38 @@ void add_scales(const std::string& name, std::vector<float> values, std::vector<
 
 }  // namespace
 
-std::vector<bool> add_nvfp4_scales(const Checkpoint& checkpoint, const LinearSource& linears,
-                                   std::vector<GgufPlace>& places) {
+std::vector<DType> keep_float_codes(const Checkpoint& checkpoint, const LinearSource& linears,
+                                    std::vector<GgufPlace>& places) {
   constexpr std::string_view kWeight = ".weight";
   std::set<std::string> names;
   for (const GgufPlace& place : places) names.insert(place.name);
-  std::vector<bool> kept(places.size());
+  std::vector<DType> kept(places.size(), DType::kF32);
   std::string left;
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    if (!holds_nvfp4(places[i], linears)) continue;
+    const DType type = type_of_codes(places[i], linears);
+    if (type == DType::kF32) continue;
     const std::string stem = places[i].name.substr(0, places[i].name.size() - kWeight.size());
-    std::optional<Nvfp4Scales> scales;
-    if (names.count(stem + ".scale") == 0) scales = scales_of(checkpoint, linears, places[i]);
-    kept[i] = scales.has_value();
-    if (!scales && left.empty()) left = places[i].name;
-    if (!scales) continue;
-    add_scales(stem + ".scale", std::move(scales->weights), places);
-    add_scales(stem + ".input_scale", std::move(scales->inputs), places);
+    bool stays = !places[i].part;
+    if (stays && type == DType::kNVFP4) {
+      std::optional<Nvfp4Scales> scales;
+      if (names.count(stem + ".scale") == 0) scales = scales_of(checkpoint, linears, places[i]);
+      stays = scales.has_value();
+      if (stays) {
+        add_scales(stem + ".scale", std::move(scales->weights), places);
+        add_scales(stem + ".input_scale", std::move(scales->inputs), places);
+      }
+    }
+    if (stays)
+      kept[i] = type;
+    else if (left.empty())
+      left = places[i].name;
   }
   if (!left.empty())
     Log::get().warn(
-        fmt::format("{}: {} and others like it are no blocks of NVFP4 in a GGUF, and are rounded "
+        fmt::format("{}: {} and others like it are no blocks of 4-bit floats in a GGUF, and are rounded "
                     "a second time to the type of the file",
                     checkpoint.path().string(), left));
-  kept.resize(places.size());
+  kept.resize(places.size(), DType::kF32);
   return kept;
 }
 
