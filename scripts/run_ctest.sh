@@ -4,6 +4,7 @@
 # own time gets ten minutes: one that hangs is named, where it would else have taken the whole run with it.
 set -uo pipefail
 build=$1; shift
+mkdir -p "$build/Testing"; touch "$build/Testing/begun"  # what is younger was not tested (tests/faults/ctest_record.py)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 ctest --test-dir "$build" -j"$(($(nproc) + 2))" --output-on-failure --no-tests=error --timeout 600 "$@" | sed -u -E '/^ +Start +[0-9]+:/d; s/(  # GetParam\(\)[^.]*)? \.{4,}/ .../' | tee "$log"

@@ -3,11 +3,14 @@
                                                                           run_faults.py --texts: only that each edit applies
 
 A fault is one edit of one source file. The edited copy lies in an overlay in front of the real tree, so the tree itself is never touched; only what
-can hold the edit is compiled, and linked in front of the archives of an existing build, which supply the rest (faulty_build.py). About as long as one
+is edited is compiled, and linked in front of the archives of an existing build, which supply the rest (faulty_build.py). About as long as one
 compilation of one file a fault. A fault fails the check when its edit does not apply, does not compile, or survives every named test, and when the
 tests do not pass without any. What is not seen or does not compile is tried again with its whole batch before it is called missed. A fault whose
 tests this processor skips (a CPU level that it lacks) is said to be skipped. After N seconds no further fault is begun, and how many were left is
 said: the order is drawn by the commit, so that another commit leaves others.
+
+Tests that `make test` has just seen pass with these very files do not run again without a fault (ctest_record.py). Each ran alone there. So where the
+first that fails is not the first of its process, it runs alone with the fault, too; one that passes then says nothing, and all run without the fault.
 """
 import argparse
 import os
@@ -21,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from ctest_record import Record  # noqa: E402
 from faults import FAULTS  # noqa: E402
 from faulty_build import ROOT, Build, Once  # noqa: E402
 
@@ -32,10 +36,21 @@ def spaces_free(pattern):
     return re.compile(r"\s+".join(re.escape(word) for word in pattern.split()))
 
 
-def unplanted(build, target, names):
-    """What tests say where no fault is planted: (how many passed, whether all did, log, seconds)"""
-    log, start = [], time.time()
-    return *build.tests(build.executable(target), names, log, TIMEOUT), log, time.time() - start
+class Unplanted:
+    """What tests say where no fault is planted: by the record of `make test` where there is one, else by running them, once"""
+    def __init__(self, build, record):
+        self.build = build
+        self.recorded = Once(lambda target, names: record.passed(build.executable(target), build.names(target, names), build.linked_from(target)))
+        self.ran = Once(self.run)
+
+    def run(self, target, names):
+        """(how many passed, whether all did, log, seconds)"""
+        log, start = [], time.time()
+        return *self.build.tests(self.build.executable(target), names, log, TIMEOUT)[:2], log, time.time() - start
+
+    def __call__(self, target, names):
+        known = self.recorded(target, names)
+        return (len(known[0]), True, [], known[1]) if known and known[0] else self.ran(target, names)
 
 
 def misplaced(fault):
@@ -48,25 +63,46 @@ def misplaced(fault):
 
 
 def compiled_with_it(build, fault, overlay, whole, log):
-    """(objects that hold the edit, why there are none): of each batch what may hold copies of the edited functions, or all of it"""
-    objects, done = [], []
+    """(objects that hold the edit and behind them those of what else its batches hold, why there are none)"""
+    objects, behind, done = [], [], []
     sources = fault.compiled or [fault.file]
     for source in sources:
         batch = build.batches[source]
         if batch in done:
             continue
         done.append(batch)
-        some = batch if whole else build.holders(tuple(other for other in batch if other in sources))
+        in_archive = not any(build.built(source) in build.link_command(target) for target, _ in fault.tests)
+        some = batch if whole or in_archive and build.faults_of[batch] < 2 else tuple(other for other in batch if other in sources)
         objects.append(overlay / f"{len(objects)}.o")
         if not build.compile(some, overlay, objects[-1], not whole, log):
             return [], f"{source} does not compile with it"
-        in_archive = not source.startswith("tests/")
-        if in_archive and len(some) < len(batch) and build.makes_what_others_use(objects[-1]):
-            return [], f"{source} has initialisers of what others use, which would run twice"
-    return objects, ""
+        if in_archive and len(some) < len(batch):
+            if build.makes_what_others_use(objects[-1]):
+                return [], f"{source} has initialisers of what others use, which would run twice"
+            behind.append(build.unedited(batch))
+            if behind[-1] is None:
+                return [], f"the batch of {source} does not compile so"
+    return objects + behind, ""
 
 
-def tried(build, fault, overlay, whole, without, log):
+def fails(build, faulty, target, names, unplanted, log):
+    """Whether tests that pass without the fault fail with it"""
+    patience = 20 + 20 * unplanted(target, names)[-1]  # some faults leave a thread that waits for ever
+    options = ["--gtest_break_on_failure"]  # the first failure is enough
+    _, good, said = build.tests(faulty, names, log, patience, *options)
+    recorded = unplanted.recorded(target, names)
+    if good or recorded is None:
+        return not good
+    begun = re.findall(r"^\[ RUN      \] (\S+?),?$", said, re.M)
+    if begun and begun[-1] in recorded[0]:
+        if len(begun) == 1 or not build.tests(faulty, begun[-1], log, patience, *options)[1]:
+            return True
+    passed, good, said, _ = unplanted.ran(target, names)  # as they ran with it: in one process
+    log += said
+    return bool(passed) and good
+
+
+def tried(build, fault, overlay, whole, unplanted, log):
     """(whether every test sees it, words)"""
     objects, why = compiled_with_it(build, fault, overlay, whole, log)
     if why:
@@ -76,15 +112,14 @@ def tried(build, fault, overlay, whole, without, log):
         faulty = overlay / target
         if not build.link(target, objects, replaced, faulty, log):
             return False, f"{target} does not link with it"
-        patience = 20 + 20 * without(target, names)[-1]  # some faults leave a thread that waits for ever
-        _, good = build.tests(faulty, names, log, patience, "--gtest_break_on_failure")  # the first failure is enough
+        seen = fails(build, faulty, target, names, unplanted, log)
         faulty.unlink()
-        if good:
+        if not seen:
             return False, f"SURVIVED {target} {names}"
     return True, ", ".join(names for _, names in fault.tests)
 
 
-def check(build, fault, without):
+def check(build, fault, unplanted):
     """(seen, words, log); seen is None where nothing could be tried"""
     log = []
     if why := misplaced(fault):
@@ -93,7 +128,7 @@ def check(build, fault, without):
         if source not in build.compilations:
             return False, f"{source} is compiled by nothing: a fault in a header names what includes it", log
     for target, names in fault.tests:
-        passed, good, said, _ = without(target, names)
+        passed, good, said, _ = unplanted(target, names)
         log += said
         if passed is None:
             return None, f"{target} {names} is skipped here", log
@@ -103,10 +138,10 @@ def check(build, fault, without):
     edited = overlay / fault.file
     edited.parent.mkdir(parents=True, exist_ok=True)
     edited.write_text(spaces_free(fault.old).sub(lambda _: fault.new, (ROOT / fault.file).read_text()))
-    seen, words = tried(build, fault, overlay, False, without, log)
+    seen, words = tried(build, fault, overlay, False, unplanted, log)
     if not seen:
         first = words
-        seen, words = tried(build, fault, overlay, True, without, log)
+        seen, words = tried(build, fault, overlay, True, unplanted, log)
         words += f" (whole batch: {first})" if seen else ""
     return seen, words, log
 
@@ -129,14 +164,14 @@ def main():
         return 1 if faults else 0
     if not asked_for.build:
         parser.error("name a build folder, or --texts")
-    build = Build(asked_for.build)
-    without = Once(lambda target, names: unplanted(build, target, names))
     chosen = [f for f in drawn_order(FAULTS) if not asked_for.names or f.name in asked_for.names]
+    build = Build(asked_for.build, [source for f in chosen for source in f.compiled or [f.file]])
+    unplanted = Unplanted(build, Record(build.directory, ROOT))
     start = time.time()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # tests die of their first failure
 
     def check_in_time(fault):
-        return check(build, fault, without) if time.time() - start < asked_for.seconds else None
+        return check(build, fault, unplanted) if time.time() - start < asked_for.seconds else None
 
     begun, survivors = [], 0
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
