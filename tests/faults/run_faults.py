@@ -166,7 +166,9 @@ def main():
         parser.error("name a build folder, or --texts")
     chosen = [f for f in drawn_order(FAULTS) if not asked_for.names or f.name in asked_for.names]
     build = Build(asked_for.build, [source for f in chosen for source in f.compiled or [f.file]])
-    unplanted = Unplanted(build, Record(build.directory, ROOT))
+    record = Record(build.directory, ROOT)
+    print(f"{len(record.outcomes)} tests are known from the last run of ctest", flush=True)
+    unplanted = Unplanted(build, record)
     start = time.time()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # tests die of their first failure
 
