@@ -9,11 +9,11 @@ namespace llmq::cuda {
 constexpr std::size_t kStaticShared = 48 * 1024;  // more has to be asked for at the launch
 
 // Blocks that a processor holds at once, which its registers must suffice for: a kernel's kTogether where
-// shared memory has room for them, sm_90 and later.
+// there is room for them: sm_90 to sm_110; the processors of sm_120 hold 1,536 threads.
 template <class Kernel>
 constexpr int blocks_together() {
   int blocks = 1;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
   if constexpr (requires { Kernel::kTogether; }) blocks = Kernel::kTogether;
 #endif
   return blocks;
