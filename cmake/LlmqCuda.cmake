@@ -3,10 +3,14 @@
 # nvcc is called as a command of our own and not as a language of CMake: flags and architectures are all here, and versions of CMake that are
 # older than the toolkit do as well. The runtime is linked statically; no other library of CUDA is needed to build or to start.
 set(LLMQ_CUDA AUTO CACHE STRING "AUTO (where nvcc is found), ON or OFF")
-# Machine code for each, and PTX of the last, which drivers compile for what comes later. V100 (sm_70) is out of CUDA 13's reach. ALL is what is
-# published; it takes six times as long as one.
+# Machine code for each, and PTX of the last, which drivers compile for what comes later, so that it is the last without a letter where there is one.
+# V100 (sm_70) is out of CUDA 13's reach. ALL is what is published; it takes six times as long as one.
 set(LLMQ_CUDA_ARCHITECTURES NATIVE CACHE STRING "compute capabilities of the kernels, such as 80;90a; NATIVE: of this machine's GPUs, 80 where it has none; ALL")
 set(LLMQ_CUDA_EVERY_ARCHITECTURE 75 80 86 89 90a 100)
+# Those that multiply E2M1 by E2M1 from registers (sm_100a does it from its tensor memory alone), with machine code of that one file beside ALL: 3 s and
+# 140 KB, where all kernels for one more architecture are some 90 s of a slow processor and 5 MB, and run there from PTX.
+set(LLMQ_CUDA_FLOAT4_REGEX "^12[01][af]$")
+set(LLMQ_CUDA_EVERY_FLOAT4 120a)
 
 # The compute capabilities that LLMQ_CUDA_ARCHITECTURES asks for, as a list in rising order. A GPU that is older than the oldest of all, which nvcc would
 # refuse, is left out, and the program refuses it by name.
@@ -21,7 +25,7 @@ function(llmq_cuda_architectures out)
       string(REGEX MATCHALL "[0-9]+[.][0-9]+" chosen "${answer}")
       list(TRANSFORM chosen REPLACE "[.]" "")
       list(FILTER chosen EXCLUDE REGEX "^([0-6][0-9]|7[0-4])$")
-      list(TRANSFORM chosen REPLACE "^90$" "90a")
+      list(TRANSFORM chosen REPLACE "^(90|12[01])$" "\\1a")
       list(REMOVE_DUPLICATES chosen)
       list(SORT chosen COMPARE NATURAL)
       if(NOT chosen)
@@ -33,6 +37,7 @@ function(llmq_cuda_architectures out)
 endfunction()
 
 set(LLMQ_CUDA_BUILT FALSE)
+set(LLMQ_CUDA_FLOAT4 "") # of the chosen ones
 set(LLMQ_NVTX_FOUND FALSE)
 set(LLMQ_CUDA_VERSION "") # for --version --json: "13.0 (sm_75 ...)", empty without
 if(LLMQ_CUDA AND NOT LLMQ_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
@@ -40,6 +45,11 @@ if(LLMQ_CUDA AND NOT LLMQ_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     set(LLMQ_CUDA_BUILT TRUE)
     llmq_cuda_architectures(LLMQ_CUDA_CHOSEN)
+    set(LLMQ_CUDA_FLOAT4 ${LLMQ_CUDA_CHOSEN})
+    list(FILTER LLMQ_CUDA_FLOAT4 INCLUDE REGEX ${LLMQ_CUDA_FLOAT4_REGEX})
+    if(LLMQ_CUDA_ARCHITECTURES STREQUAL "ALL")
+      set(LLMQ_CUDA_FLOAT4 ${LLMQ_CUDA_EVERY_FLOAT4})
+    endif()
     list(GET LLMQ_CUDA_CHOSEN 0 oldest)
     string(REGEX MATCH "^[0-9]+" LLMQ_CUDA_OLDEST ${oldest}) # 80: what an older device is told
     list(JOIN LLMQ_CUDA_CHOSEN " sm_" names)
@@ -64,6 +74,11 @@ function(llmq_cuda_objects out folder architectures)
     list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()
   list(GET architectures -1 last)
+  set(plain ${architectures})
+  list(FILTER plain EXCLUDE REGEX "[a-z]$")
+  if(plain)
+    list(GET plain -1 last)
+  endif()
   list(APPEND targets -gencode arch=compute_${last},code=compute_${last})
   set(objects)
   foreach(source ${ARGN})

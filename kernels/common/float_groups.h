@@ -53,6 +53,12 @@ LLMQ_INLINE constexpr float e2m1_number(std::uint32_t code) {
 // E4M3's bits where FP32 has its own are 2^-120 of the number.
 inline constexpr float kLevelBits = 0x1p120f;
 
+// The other way, of a number that is divided by its scale: the code nearest to it, as e2m1_magnitude().
+LLMQ_INLINE constexpr std::uint32_t nearest_e2m1(float steps) {
+  return bits_from_float(e2m1_magnitude(magnitude_of(steps)) * 0x1p-126f) >> 22 |
+         (bits_from_float(steps) >> 31) << 3;
+}
+
 // The scale that a byte stands for: the number with the bits of `byte << shift`, at least those of `least`,
 // times `unit`. So an E4M3 number, and an exponent, whose 0 is no normal number of FP32 (power_of_two_at()).
 struct ScaleOfByte {
@@ -82,8 +88,14 @@ LLMQ_INLINE constexpr float global_factor(const InputGroups& how) {
   return !how.two_levels ? 1.0f : how.multiplies ? how.global : 1 / how.global;
 }
 
-// The numbers of one group become code * level; NaN, all of them, where one is not finite.
-LLMQ_INLINE constexpr void round_input_group(const InputGroups& how, float* values, int count) {
+// What the inputs of one group share: what they are divided by, and the level that multiplies their codes, as
+// a number and as the byte that is stored. Of no number, NaN and its byte, where an input is not finite.
+struct InputLevel {
+  float scale = 1, level = 1;
+  std::uint32_t byte = 0;
+};
+
+LLMQ_INLINE constexpr InputLevel input_level(const InputGroups& how, const float* values, int count) {
   float largest = 0;
   bool finite = true;
   for (int k = 0; k < count; ++k) {
@@ -91,21 +103,33 @@ LLMQ_INLINE constexpr void round_input_group(const InputGroups& how, float* valu
     finite = finite && bits_from_float(size) < 0x7f800000u;
     largest = size > largest ? size : largest;
   }
-  float level = 1, scale = 1;
+  InputLevel shared;
   if (how.two_levels) {
     const float plain = largest / 6.0f;
-    level = to_float(nvfp4_level(how.multiplies ? plain / how.global : plain * how.global));
-    scale = how.multiplies ? level * how.global : level / how.global;
+    const Float8 level = nvfp4_level(how.multiplies ? plain / how.global : plain * how.global);
+    shared.byte = level.bits;
+    shared.level = to_float(level);
+    shared.scale = how.multiplies ? shared.level * how.global : shared.level / how.global;
   } else {
-    level = scale = power_of_two_at(mx_level_byte(largest, how.float8 ? 8 : 2));
+    shared.byte = mx_level_byte(largest, how.float8 ? 8 : 2);
+    shared.level = shared.scale = power_of_two_at(shared.byte);
   }
-  if (!finite) level = float_from_bits(0x7fc00000u);
+  if (!finite) {
+    shared.level = float_from_bits(0x7fc00000u);
+    shared.byte = how.two_levels ? 0x7f : 0xff;
+  }
+  return shared;
+}
+
+// The numbers of one group become code * level; NaN, all of them, where one is not finite.
+LLMQ_INLINE constexpr void round_input_group(const InputGroups& how, float* values, int count) {
+  const InputLevel shared = input_level(how, values, count);
   for (int k = 0; k < count; ++k) {
-    const float steps = values[k] / scale;
+    const float steps = values[k] / shared.scale;
     const float code = how.float8 ? to_float(to_float8(steps))
                                   : float_from_bits(bits_from_float(e2m1_magnitude(magnitude_of(steps))) |
                                                     (bits_from_float(steps) & 0x80000000u));
-    values[k] = code * level;
+    values[k] = code * shared.level;
   }
 }
 

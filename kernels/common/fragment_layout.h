@@ -1,9 +1,9 @@
 // A weight laid out as a warp's matrix products take it: what one lane multiplies lies side by side, so that
 // a kernel copies it 16 bytes at a time and unpacks nothing across lanes.
 //
-// Columns are positions first: each group starts at a multiple of a product's depth (16, or 32 for INT8), the
-// places behind its last column are padding. A tile is 16 features x 64 positions; its 1024 elements are 32
-// per lane, in the order
+// Columns are positions first: each group starts at a multiple of a product's depth (16; 32 of INT8, 64 of
+// E2M1 by E2M1), the places behind its last column are padding. A tile is 16 features x 64 positions; its
+// 1024 elements are 32 per lane, in the order
 //   product of the tile, feature / 8 % 2, then the elements of operand B as the lane holds them,
 // each of `bits` bits (4, 8 or 16), lower bits first: `bits` words per lane. Of 4 bits, the two of a pair lie
 // 16 bits apart: elements 0, 2, 4, 6, 1, 3, 5, 7 of a word, so that one mask takes a pair. Tiles of a feature
@@ -55,7 +55,11 @@ struct FragmentLayout {
                             p % product_depth / half * quarter + p % quarter;
     const int64_t slot = element % (32 / bits);
     return {(tile * 32 + lane) * bits + element * bits / 32,
-            static_cast<int>(bits == 4 ? slot / 2 * 4 + slot % 2 * 16 : slot * bits)};
+            static_cast<int>(bits == 4 ? nibble_shift(slot) : slot * bits)};
+  }
+  // Where the i-th of a word's codes of 4 bits lies.
+  LLMQ_HOST_DEVICE static constexpr int nibble_shift(int64_t i) {
+    return static_cast<int>(i / 2 * 4 + i % 2 * 16);
   }
   // The other way: what lies at bits i * bits of a word.
   LLMQ_HOST_DEVICE constexpr FragmentElement element(int64_t word, int i) const {

@@ -18,7 +18,8 @@
 // Control flow outside of each() depends on the block alone, so a barrier is never reached by some threads
 // only. What a thread keeps from one each() to the next is PerThread<T, kThreads>: a register on the device.
 // each() is no barrier: what one thread writes to an Array, another reads only after block.barrier().
-// Collectives (mma_*, exchange) stand outside of each(), and take for every thread where its operands are.
+// Collectives (mma_*, multiply_*, exchange) stand outside of each(), and take for every thread where its
+// operands are.
 //
 // On the device (block_device.h) all of this is the plain instruction. On the host (block_emulated.h) every
 // thread runs each step, in turn; an Array knows who touched each element since the last barrier, and throws
@@ -48,6 +49,10 @@ constexpr int64_t blocks_for(int64_t count, int64_t each) { return (count + each
 //   2, 3); B: column group,
 //             rows 2t, 2t+1 (+8 in word 1); a word is two BF16, the lower half the lower index
 //   mma_s8:   D[16][8] += A[16][32] B[32][8]; the same with four INT8 a word: columns 4t .. 4t+3 (+16)
+//   float4:   D[16][8] += A[16][64] B[64][8]; the same with eight E2M1 a word: columns 8t .. 8t+7 (+32), the
+//             first in the lowest bits, and with scales of A's rows and B's columns, a word a lane: of row
+//             group and column group the lane t = 0 has them, of row group + 8 the lane t = 1. Byte i is of
+//             columns 16i .. 16i+15, an E4M3 number; exponents: of columns 32i .. 32i+31 of bytes 0 and 1
 //   D:        rows group (+8 in 2, 3), columns 2t, 2t+1
 struct FragmentA {
   uint32_t v[4];

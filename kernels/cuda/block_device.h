@@ -242,6 +242,33 @@ class Block {
     d(t) = gathered_mma(sum, left, right);
 #endif
   }
+
+  // Of sm_120a and its family alone: what calls it is compiled for these (float4_kernels.cu).
+  template <bool kExponents, class D, class A, class B, class ScaleA, class ScaleB>
+  LLMQ_BLOCK void multiply_float4(const D& d, const A& a, const B& b, const ScaleA& scale_a,
+                                  const ScaleB& scale_b) const {
+    const int t = static_cast<int>(threadIdx.x);
+    Sums& sum = d(t);
+    const FragmentA& left = a(t);
+    const FragmentB& right = b(t);
+    const uint32_t left_scale = scale_a(t), right_scale = scale_b(t);
+    if constexpr (kExponents)
+      asm volatile(
+          "mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32."
+          "ue8m0 "
+          "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}, {%10}, {0, 0}, {%11}, {0, 0};"
+          : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
+          : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]),
+            "r"(left_scale), "r"(right_scale));
+    else
+      asm volatile(
+          "mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::4X.m16n8k64.row.col.f32.e2m1.e2m1.f32."
+          "ue4m3 "
+          "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}, {%10}, {0, 0}, {%11}, {0, 0};"
+          : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
+          : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]),
+            "r"(left_scale), "r"(right_scale));
+  }
 };
 
 }  // namespace llmq::cuda

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/common/float_groups.h"
+
 #define LLMQ_BLOCK inline
 #define LLMQ_UNROLL
 
@@ -225,7 +227,7 @@ class Block {
   template <class D, class A, class B>
   void multiply_bf16(const D& d, const A& a, const B& b) const {
     const auto value = [](uint32_t word, int half) { return float_from_bits(word >> (16 * half) << 16); };
-    products<16, float>(d, a, b, value, [](const auto& left, const auto& right, auto& sums) {
+    products<16, float>(d, a, b, value, [](int, const auto& left, const auto& right, auto& sums) {
       if (exact_products(left) && exact_products(right))
         add_products(left, right, sums, [](float p, float q, float sum) { return sum + p * q; });
       else
@@ -237,8 +239,31 @@ class Block {
     const auto value = [](uint32_t word, int byte) {
       return int32_t{static_cast<int8_t>(word >> (8 * byte))};
     };
-    products<32, int32_t>(d, a, b, value, [](const auto& left, const auto& right, auto& sums) {
+    products<32, int32_t>(d, a, b, value, [](int, const auto& left, const auto& right, auto& sums) {
       add_products(left, right, sums, [](int32_t p, int32_t q, int32_t sum) { return sum + p * q; });
+    });
+  }
+  // Scaled products are exact in FP64; k after k, each sum is rounded to FP32.
+  template <bool kExponents, class D, class A, class B, class ScaleA, class ScaleB>
+  void multiply_float4(const D& d, const A& a, const B& b, const ScaleA& scale_a,
+                       const ScaleB& scale_b) const {
+    const auto value = [](uint32_t word, int code) { return e2m1_number(word >> (4 * code) & 15); };
+    const auto scale = [](uint32_t word, int k) {
+      const uint32_t byte = word >> (k / (kExponents ? 32 : 16) * 8) & 0xff;
+      if constexpr (kExponents) return double{byte == 0xff ? NAN : power_of_two_at(byte)};
+      return double{to_float(Float8{static_cast<uint8_t>(byte)})};
+    };
+    products<64, float>(d, a, b, value, [&](int warp, const auto& left, const auto& right, auto& sums) {
+      double scaled[64][8];
+      for (int column = 0; column < 8; ++column)
+        for (int k = 0; k < 64; ++k)
+          scaled[k][column] = scale(scale_b(warp + column * 4), k) * double{right[k][column]};
+      for (int row = 0; row < 16; ++row)
+        for (int k = 0; k < 64; ++k) {
+          const double number = scale(scale_a(warp + row % 8 * 4 + row / 8), k) * double{left[row][k]};
+          for (int column = 0; column < 8; ++column)
+            sums[row][column] = static_cast<float>(sums[row][column] + number * scaled[k][column]);
+        }
     });
   }
 
@@ -268,7 +293,7 @@ class Block {
     }
   }
 
-  // Matrices of each warp from the fragments, multiply(A, B, D), and D to the fragments.
+  // Matrices of each warp from the fragments, multiply(first thread, A, B, D), and D to the fragments.
   template <int kDepth, class Number, class D, class A, class B, class Value, class Multiply>
   static void products(const D& d, const A& a, const B& b, const Value& value, const Multiply& multiply) {
     constexpr int kPerWord = kDepth / 8;
@@ -292,7 +317,7 @@ class Block {
         }
       }
       each_sum([](Number own, Number& sum) { sum = own; });
-      multiply(left, right, sums);
+      multiply(warp, left, right, sums);
       each_sum([](Number& own, Number sum) { own = sum; });
     }
   }

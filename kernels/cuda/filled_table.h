@@ -36,6 +36,7 @@ constexpr CudaKernels filled_table() {
       .square_panel = Way::template start<Each<SquarePanel>>,
       .round_inputs = Way::template start<RoundInputs>,
       .round_input_groups = Way::template start<Each<RoundInputGroups>>,
+      .round_input_codes = Way::template start<Each<RoundInputCodes>>,
       .sum_codes = Way::template start<Each<SumCodes>>,
       .pack_fragments = Way::template start<PackFragments>,
       .tile_round = Way::template start<TileRounding<RoundColumn>>,

@@ -60,6 +60,7 @@ struct CudaKernels {
   Launch<Each<SquarePanel>> square_panel;
   Launch<RoundInputs> round_inputs;
   Launch<Each<RoundInputGroups>> round_input_groups;
+  Launch<Each<RoundInputCodes>> round_input_codes;
   Launch<Each<SumCodes>> sum_codes;
   Launch<PackFragments> pack_fragments;
   Launch<TileRounding<RoundColumn>> tile_round;

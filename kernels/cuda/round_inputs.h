@@ -1,9 +1,10 @@
 // Inputs of linears to 8 bits, in the arithmetic of device/low_precision.h, as linear.h takes them: INT8
 // codes at the positions of the weight's groups (0 at the padding, which the caller cleared), or E4M3 values
-// as BF16; and to floats in groups, as BF16.
+// as BF16; and to floats in groups, as BF16 or, of 4 bits, as codes.
 #pragma once
 #include "kernels/common/code_value.h"
 #include "kernels/common/float_groups.h"
+#include "kernels/common/fragment_layout.h"
 #include "kernels/cuda/rows.h"
 
 namespace llmq::cuda {
@@ -95,6 +96,30 @@ struct RoundInputGroups {
     round_input_group(how, values, count);
     for (int k = 0; k < count; ++k) to[row * columns + first + k] = to_bfloat16(values[k]);
     if (first == 0) scales[row] = factor;
+  }
+};
+
+// An element is a (row, group of positions): codes and the byte of their scale, as float4_arguments.h has
+// them. Groups go on to the last position; beyond the columns inputs are 0.
+struct RoundInputCodes {
+  int64_t elements = 0, groups = 1, columns = 0, padded_rows = 0;
+  Rows x;
+  InputGroups how;                 // of E2M1
+  uint32_t* codes = nullptr;       // [rows][groups * how.size / 8]
+  uint8_t* scale_bytes = nullptr;  // [groups / 4, rounded up][padded_rows][4]
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t row = i / groups, group = i % groups, first = group * how.size, left = columns - first;
+    const int count = left < 0 ? 0 : left < how.size ? static_cast<int>(left) : how.size;
+    float values[InputGroups::kMostInGroup];
+    for (int k = 0; k < count; ++k) values[k] = x.get(row, first + k);
+    const InputLevel shared = input_level(how, values, count);
+    for (int word = 0; word < how.size / 8; ++word) {
+      uint32_t codes_of_word = 0;
+      for (int e = 0; e < 8 && word * 8 + e < count; ++e)
+        codes_of_word |= nearest_e2m1(values[word * 8 + e] / shared.scale) << FragmentLayout::nibble_shift(e);
+      codes[i * (how.size / 8) + word] = codes_of_word;
+    }
+    scale_bytes[(group / 4 * padded_rows + row) * 4 + group % 4] = static_cast<uint8_t>(shared.byte);
   }
 };
 

@@ -14,7 +14,8 @@
 //   floats in groups (NVFP4, MXFP4, MXFP8; kernels/common/float_groups.h):
 //                a[m, k] = code * level of the inputs, w[n, k] = code * level of the weight, exact in BF16
 //                S[m, n] = sum_k a w: products exact, sums in FP32, or group by group sums of a code, each
-//                times the level (CUDA, E2M1); y[m, n] = S f, then + bias[n]
+//                times the level (CUDA, E2M1), or in runs of 64 columns by an order of the device's own,
+//                products exact, sums in FP32 (kernels/cuda/float4_linear.h); y[m, n] = S f, then + bias[n]
 //                f = 1 / (global of the inputs) * 1 / (global of the weight), of factors their product; 1 of
 //                exponents. A group with a NaN or an infinity is NaN, and so is its row of y
 //

@@ -21,15 +21,26 @@ namespace {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads, DeviceUse use)
-      : work_(std::move(device), threads), products_(products_for(use)) {}
+      : work_(std::move(device), threads), products_(products_for(use)) {
+    if (work_.device().float4_linear() == nullptr) return;
+    float4_fault_ = float4_fault(work_);
+    by_codes_ = float4_fault_.empty();
+  }
 
   std::string name() const override { return work_.device().name(); }
-  std::string arithmetic() const override { return work_.device().arithmetic(); }
+  std::string arithmetic() const override {
+    return work_.device().arithmetic() + (by_codes_ ? ", E2M1 by E2M1" : "");
+  }
   Device device() const override { return work_.place(); }
   int threads() const override { return work_.threads(); }
   ThreadPool& workers() override { return work_.pool(); }
   const Extensions& extensions() const override { return extensions_.all(); }
   std::vector<KernelChoice> kernel_choices() const override { return products_->choices(); }
+  std::string slower_than_possible() const override {
+    if (float4_fault_.empty()) return {};
+    return name() + ": " +
+           KernelChoice{"products of E2M1 by E2M1", "kernels of E2M1 by BF16", float4_fault_}.sentence();
+  }
 
   // Memory.
   Buffer allocate(std::size_t bytes) override { return Buffer(work_.device().memory(), bytes); }
@@ -81,7 +92,7 @@ class CudaBackend final : public Backend {
     return dense_weight(work_.device(), *products_, weight, compute, work_.pool());
   }
   std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
-    return code_weight(work_.device(), matrix, compute);
+    return code_weight(work_.device(), matrix, compute, by_codes_);
   }
   bool keeps_codes(const QuantizedMatrix& matrix, Compute compute) const override {
     if (!matrix.kept_columns.empty() || matrix.code_values) return false;
@@ -272,6 +283,8 @@ class CudaBackend final : public Backend {
 
   CudaWork work_;
   std::unique_ptr<DenseProducts> products_;
+  bool by_codes_ = false;     // E2M1 by E2M1
+  std::string float4_fault_;  // why not, where the device has such products
   CudaExtensions extensions_{work_};
 };
 

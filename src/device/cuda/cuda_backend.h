@@ -23,6 +23,7 @@ struct EmulatedDeviceSpec {
   std::optional<std::uint64_t> memory_bytes = {};  // no more than this
   std::string why_no_cholesky = {};                // and then none
   std::int64_t scratch_bytes = 64 << 10;           // little, so that tests see operations cut
+  cuda::Float4Launch float4_linear = nullptr;      // products of E2M1 by E2M1, such as cuda::emulate_float4
 };
 std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec);
 std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec = {},

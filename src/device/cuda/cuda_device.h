@@ -14,6 +14,7 @@
 #include "device/cuda/dense/dense_library.h"
 #include "device/cuda/square_cholesky.h"
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/launch_float4.h"
 #include "tensor/buffer.h"
 
 namespace llmq {
@@ -28,6 +29,8 @@ class CudaDevice {
   virtual std::uint64_t peak_bytes() const = 0;  // the most that was held at once
   virtual std::uint64_t free_bytes() const = 0;  // that memory() may still give
   virtual const cuda::CudaKernels& kernels() const = 0;
+  // null where the device, or the program for it, has no such products
+  virtual cuda::Float4Launch float4_linear() const { return nullptr; }
   // of partial results at once, where an operation can be cut
   virtual std::int64_t scratch_bytes() const = 0;
   virtual void* stream() const = 0;        // what kernels are launched on

@@ -3,6 +3,7 @@
 //   fixed            BF16 inputs and numbers: a library's, in calibration (dense_products.h)
 //   floats in groups inputs as code * level in BF16, the weight alike or in fragments of E2M1: matrix units
 //                    (device/low_precision.h)
+//   by codes         the same as codes on both sides (kernels/cuda/float4_linear.h), where a device has that
 //   rounded inputs   inputs of 8 bits, fragments of codes: matrix units (device/low_precision.h)
 //   fragments        BF16 inputs, fragments of BF16 numbers or codes: matrix units (kernels/cuda/linear.h)
 //   codes            codes of one byte, dequantized one by one in FP32 (kernels/cuda/product.h)
@@ -93,6 +94,36 @@ void multiply_groups(CudaWork& work, const Product& p) {
   multiply_fragments(work, p, a);
 }
 
+// Inputs as codes of E2M1, beside codes.
+void multiply_codes(CudaWork& work, const Product& p) {
+  const InputGroups& how = p.w.inputs.groups;
+  const FragmentLayout layout = p.w.layout();
+  const std::int64_t rows = p.x.rows(), groups = layout.positions() / how.size,
+                     words = cuda::words_of_scales(layout, p.w.has_exponents()),
+                     padded_rows = cuda::padded_scales(rows);
+  if (rows == 0 || p.w.out_features == 0) return;
+  const Buffer codes = work.scratch(static_cast<std::size_t>(rows * layout.positions() / 2)),
+               scales = work.scratch(static_cast<std::size_t>(words * padded_rows) * sizeof(std::uint32_t));
+  work.start("linear (rounding of inputs)", work.kernels().round_input_codes,
+             {rows * groups, groups, p.w.in_features, padded_rows, rows_of(p.x), how,
+              codes.as<std::uint32_t>(), scales.as<std::uint8_t>()},
+             p.x);
+  cuda::Float4Arguments a;
+  a.y = p.y.as<float>();
+  a.y_stride = p.y.row_stride;
+  a.x = codes.as<std::uint32_t>();
+  a.x_scales = scales.as<std::uint32_t>();
+  a.weight = p.w.fragments.as<std::uint32_t>();
+  a.weight_scales = p.w.group_scales.as<std::uint32_t>();
+  a.bias = p.bias;
+  a.factor = p.w.inputs.factor;
+  a.rows = rows;
+  a.features = p.w.out_features;
+  a.positions = layout.positions();
+  a.exponents = p.w.has_exponents();
+  work.start("linear", work.device().float4_linear(), a, p.x);
+}
+
 // Inputs of 8 bits (device/low_precision.h).
 void multiply_rounded(CudaWork& work, const Product& p) {
   const CudaWeight& w = p.w;
@@ -147,6 +178,7 @@ struct CudaProduct {
 constexpr CudaProduct kCudaProducts[] = {
     {[](const Product& p) { return p.w.fixed != nullptr; },
      [](CudaWork&, const Product& p) { p.w.fixed->multiply(p.y, p.x, p.w.values, p.bias); }},
+    {[](const Product& p) { return p.w.by_codes; }, multiply_codes},
     {[](const Product& p) { return p.w.form && p.w.inputs.groups.size != 0; }, multiply_groups},
     {[](const Product& p) { return p.w.form && p.w.activation != ActivationScale::kNone; }, multiply_rounded},
     {[](const Product& p) { return p.w.form.has_value(); },

@@ -79,6 +79,18 @@ Buffer scale_bytes(CudaDevice& device, const CudaWeight& weight, const Quantized
   return copy_of(device, stored);
 }
 
+// The same as words of four groups for each feature, as products by codes take them; 0 at the padding.
+Buffer scale_words(CudaDevice& device, const CudaWeight& weight, const QuantizedMatrix& matrix) {
+  const std::int64_t padded = weight.layout().padded_features();
+  std::vector<std::uint32_t> stored(
+      static_cast<std::size_t>(cuda::words_of_scales(weight.layout(), weight.has_exponents()) * padded));
+  for (std::int64_t n = 0; n < weight.out_features; ++n)
+    for (std::int64_t g = 0; g < weight.groups; ++g)
+      stored[static_cast<std::size_t>(g / 4 * padded + n)] |=
+          std::uint32_t{scale_byte(matrix, static_cast<std::size_t>(n * weight.groups + g))} << g % 4 * 8;
+  return copy_of(device, stored);
+}
+
 // Of inputs that become floats in groups: code * level as numbers.
 void pack_levels(CudaDevice& device, CudaWeight& weight, const QuantizedMatrix& matrix) {
   std::vector<BFloat16> levels(matrix.codes.size());
@@ -190,7 +202,8 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, DenseProducts& prod
   return prepared;
 }
 
-std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute) {
+std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute,
+                                        bool by_codes) {
   if (matrix.scheme.activation_scale != ActivationScale::kNone) check_low_precision(matrix);
   if (!matrix.kept_columns.empty())
     fail(ErrorKind::kUnsupported, "a weight with {} columns kept as they are has no codes for the device",
@@ -215,13 +228,16 @@ std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatri
   }
   prepared->codes = copy_of(device, matrix.codes);
   if (prepared->form) {
-    prepared->kernel = name_of(*prepared->form);
+    prepared->by_codes =
+        by_codes && prepared->form == cuda::WeightForm::kFloat4 && prepared->inputs.groups.size != 0;
+    prepared->kernel = prepared->by_codes ? "e2m1 codes by e2m1 codes" : name_of(*prepared->form);
     pack(device, *prepared, prepared->codes);
     prepared->codes.reset();
     const bool float4 = prepared->form == cuda::WeightForm::kFloat4,
                float8 = prepared->form == cuda::WeightForm::kFloat8;
-    prepared->group_scales =
-        float4 ? scale_bytes(device, *prepared, matrix) : by_group(device, *prepared, matrix.scales);
+    prepared->group_scales = prepared->by_codes ? scale_words(device, *prepared, matrix)
+                             : float4           ? scale_bytes(device, *prepared, matrix)
+                                                : by_group(device, *prepared, matrix.scales);
     if (float4) prepared->scale_of_byte = scale_of_byte(matrix);
     const bool in_the_middle =
         prepared->form == cuda::WeightForm::kInt8 &&

@@ -29,6 +29,9 @@ class CudaWeight final : public PreparedWeight {
   std::optional<cuda::WeightForm> form;  // fragments, or:
   // FP32 [groups][padded features]; scales of E2M1: a byte each
   Buffer fragments, group_scales, group_zeros;
+  // kFloat4 beside inputs of 4 bits that stay codes, too (kernels/cuda/float4_arguments.h): fragments and
+  // scales are laid out for that
+  bool by_codes = false;
   ScaleOfByte scale_of_byte;
   Buffer values;  // dense or fixed: [out, in] of `element`
   const FixedProduct* fixed = nullptr;
@@ -42,7 +45,11 @@ class CudaWeight final : public PreparedWeight {
   // floats in groups: beside E2M1 whose scales are levels, else beside fragments of BF16, code * level
   FloatInputs inputs;
 
-  FragmentLayout layout() const { return cuda::fragment_layout(*form, out_features, in_features, group); }
+  FragmentLayout layout() const {
+    return by_codes ? cuda::float4_layout(out_features, in_features)
+                    : cuda::fragment_layout(*form, out_features, in_features, group);
+  }
+  bool has_exponents() const { return !inputs.groups.two_levels; }  // of floats in groups
   cuda::DenseOperand dense() const { return {values.get(), in_features, 1, element}; }
   cuda::CodeOperand coded() const;
 };
@@ -54,7 +61,9 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, DenseProducts& prod
                                          const TensorView& weight, Compute compute, ThreadPool& pool);
 // `numbers`, BF16 [out, in] in the device's memory, to the fragments of a weight of these sides.
 void pack_numbers(CudaDevice& device, CudaWeight& weight, const Buffer& numbers);
-// Error(kUnsupported) where columns were kept as they are, or check_low_precision() refuses.
-std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute);
+// Error(kUnsupported) where columns were kept as they are, or check_low_precision() refuses. by_codes: FP4 by
+// FP4, where both are E2M1.
+std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute,
+                                        bool by_codes);
 
 }  // namespace llmq

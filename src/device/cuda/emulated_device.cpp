@@ -78,6 +78,7 @@ class EmulatedDevice final : public CudaDevice {
   explicit EmulatedDevice(const EmulatedDeviceSpec& spec)
       : memory_(std::make_shared<EmulatedMemory>(spec)),
         why_no_cholesky_(spec.why_no_cholesky),
+        float4_linear_(spec.float4_linear),
         scratch_bytes_(spec.scratch_bytes) {}
   std::string name() const override { return "cuda (emulated)"; }
   std::string arithmetic() const override { return "cuda emulated"; }
@@ -86,6 +87,7 @@ class EmulatedDevice final : public CudaDevice {
   std::uint64_t peak_bytes() const override { return memory_->peak_bytes(); }
   std::uint64_t free_bytes() const override { return memory_->free_bytes(); }
   const cuda::CudaKernels& kernels() const override { return cuda::emulated_kernels(); }
+  cuda::Float4Launch float4_linear() const override { return float4_linear_; }
   std::int64_t scratch_bytes() const override { return scratch_bytes_; }
   void* stream() const override { return nullptr; }
   SquareCholesky* cholesky() override { return &cholesky_; }
@@ -124,6 +126,7 @@ class EmulatedDevice final : public CudaDevice {
   std::shared_ptr<EmulatedMemory> memory_;
   EmulatedCholesky cholesky_;
   std::string why_no_cholesky_;
+  cuda::Float4Launch float4_linear_;
   std::int64_t scratch_bytes_;
 };
 

@@ -73,7 +73,10 @@ class RuntimeDevice final : public CudaDevice {
         memory_(std::make_shared<PoolMemory>(index)),
         carriers_(std::min(threads, kMostCarriers)),
         ring_(pinned_.slots(), PinnedMemory::kSlotBytes,
-              [this](void* to, const void* from, std::size_t bytes) { carry(to, from, bytes); }) {}
+              [this](void* to, const void* from, std::size_t bytes) { carry(to, from, bytes); }) {
+    memory_->use();
+    float4_linear_ = cuda::float4_of_device();
+  }
   ~RuntimeDevice() override {  // before the pinned memory goes
     cudaStreamSynchronize(memory_->copies());
     cudaStreamSynchronize(memory_->stream());
@@ -95,6 +98,7 @@ class RuntimeDevice final : public CudaDevice {
   std::uint64_t peak_bytes() const override { return memory_->peak_bytes(); }
   std::uint64_t free_bytes() const override { return memory_->free_bytes(); }
   const cuda::CudaKernels& kernels() const override { return cuda::device_kernels(); }
+  cuda::Float4Launch float4_linear() const override { return float4_linear_; }
   std::int64_t scratch_bytes() const override { return std::int64_t{256} << 20; }
   void* stream() const override {
     memory_->use();
@@ -244,6 +248,7 @@ class RuntimeDevice final : public CudaDevice {
   ThreadPool carriers_;
   PinnedMemory pinned_;
   StagingRing ring_;
+  cuda::Float4Launch float4_linear_ = nullptr;
   std::unique_ptr<SquareCholesky> cholesky_;
   std::unique_ptr<DenseLibrary> dense_;
 };

@@ -27,7 +27,8 @@ namespace llmq::testing {
 inline constexpr double kExpError = 4 * 0x1p-23;
 
 struct BackendParam {
-  // reference | fake | cpu_<level> | cuda_emulated | cuda; of the last two for calibration, with a library's
+  // reference | fake | cpu_<level> | cuda_emulated | cuda_float4, which multiplies E2M1 by E2M1, too | cuda;
+  // of cuda_emulated and cuda for calibration, with a library's
   // products: cuda_stand_in, which takes every shape | cuda_calibration, whose small weights are the own
   // kernels' (DenseLibrary::least_numbers()): LibraryProducts.* has shapes that are the library's
   std::string name;
@@ -70,7 +71,7 @@ inline std::vector<BackendParam> device_backends() { return {{"cuda_emulated", 1
 
 // A device whose threads the host runs in turn.
 inline bool is_emulated(const BackendParam& param) {
-  return param.name == "cuda_emulated" || param.name == "cuda_stand_in";
+  return param.name == "cuda_emulated" || param.name == "cuda_stand_in" || param.name == "cuda_float4";
 }
 
 // Null with `why` when it is not here.
@@ -79,6 +80,11 @@ inline std::shared_ptr<Backend> open_backend(const BackendParam& param, std::str
   if (param.name == "fake") return make_fake_backend();
   if (param.name == "cuda_emulated") return make_emulated_cuda_backend(param.threads);
   if (param.name == "cuda_stand_in") return stand_in_backend();
+  if (param.name == "cuda_float4") {
+    EmulatedDeviceSpec spec;
+    spec.float4_linear = cuda::emulate_float4;
+    return make_emulated_cuda_backend(param.threads, spec);
+  }
   if (param.name == "cuda" || param.name == "cuda_calibration") {
     try {
       return make_cuda_backend(0, param.threads,

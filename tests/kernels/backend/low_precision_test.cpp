@@ -249,8 +249,8 @@ TEST_P(DeviceLowPrecision, HoldsE2m1InFourBits) {
     if (c.type != WeightType::kFloat4) continue;
     Numbers numbers(4);
     const auto weight =
-        backend().prepare_quantized(low_precision_matrix(c, 70, 160, numbers), Compute::kBFloat16);
-    EXPECT_EQ(static_cast<std::int64_t>(weight->bytes), 128 * 192 / 2 + 128 * (160 / c.group)) << c.name;
+        backend().prepare_quantized(low_precision_matrix(c, 70, 256, numbers), Compute::kBFloat16);
+    EXPECT_EQ(static_cast<std::int64_t>(weight->bytes), 128 * 256 / 2 + 128 * (256 / c.group)) << c.name;
   }
 }
 
@@ -434,11 +434,15 @@ TEST_P(LowPrecision, WhatItCannotMeanIsRefused) {
 std::vector<BackendParam> low_precision_backends() {
   std::vector<BackendParam> params = backends({1, 2});
   params.push_back({"cpu_avx512_plain", 1});
+  params.push_back({"cuda_float4", 1});
   return params;
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, LowPrecision, ::testing::ValuesIn(low_precision_backends()), param_name);
-INSTANTIATE_TEST_SUITE_P(Every, DeviceLowPrecision, ::testing::ValuesIn(device_backends()), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, DeviceLowPrecision,
+                         ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda_float4", 1},
+                                           BackendParam{"cuda", 1}),
+                         param_name);
 
 }  // namespace
 }  // namespace llmq::testing

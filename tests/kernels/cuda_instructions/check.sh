@@ -6,9 +6,10 @@ nvcc=$1 root=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-ptx() {  # ptx SOURCE: its PTX for sm_80, once
-  local into=$work/$(basename "$1").ptx
-  [ -e "$into" ] || "$nvcc" -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -I"$root" -I"$root/src" -arch=compute_80 --ptx "$root/kernels/cuda/$1" -o "$into"
+ptx() {  # ptx SOURCE: its PTX for sm_80, or for sm_120a what is compiled for no other, once
+  local into=$work/$(basename "$1").ptx architecture=80
+  [ "$1" = float4_kernels.cu ] && architecture=120a
+  [ -e "$into" ] || "$nvcc" -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -I"$root" -I"$root/src" -arch=compute_$architecture --ptx "$root/kernels/cuda/$1" -o "$into"
   echo "$into"
 }
 
@@ -43,6 +44,11 @@ for shape in ELi1ELi1ELi4ELb1E ELi2ELi2ELi3ELb1E; do  # kDecoding, kPrefilling
 done
 expect device_kernels.cu TileProduct cp.async.cg.shared.global
 expect device_kernels.cu TileProduct ld.shared.v4
+float4=mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec
+expect float4_kernels.cu Float4LinearILb0E $float4::4X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue4m3
+expect float4_kernels.cu Float4LinearILb1E $float4::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue8m0
+expect float4_kernels.cu Float4Linear cp.async.cg.shared.global
+expect float4_kernels.cu Float4Linear ldmatrix.sync.aligned.m8n8.x4.shared.b16
 # The check can fail: a product of 8-bit codes multiplies nothing as BF16.
 [ -n "$(lacking "$(ptx linear_kernels.cu)" MmaLinearILNS0_10WeightFormE5 "$bf16")" ] || { echo "INT8 products multiply BF16?"; failed=1; }
 [ "$failed" -eq 0 ] && echo "all there"
