@@ -36,12 +36,16 @@ class SmallNumbers {
   std::uint32_t state_ = 1;
 };
 
-// Of groups, E4M3 and exponents alike. One group of columns is much greater than the rest, so that sums need
-// 20 bits and more: (6 * 16)^2 beside products of 1 / 16 (1 / 64 of E4M3).
-float group_scale(std::int64_t group, bool two_levels, SmallNumbers& numbers) {
+// One group of columns is much greater than the rest, so that sums need 20 bits and more: (6 * 16)^2 beside
+// products of 1 / 16 (1 / 64 of E4M3). In another a small scale of the weight, a subnormal E4M3 number or a
+// far exponent, meets a great one of the inputs.
+float group_scale(std::int64_t group, bool two_levels, bool of_weight, SmallNumbers& numbers) {
   constexpr std::array<float, 4> kLevels = {0.5f, 0.75f, 1, 1.5f}, kPowers = {0.5f, 0.5f, 1, 2};
   const std::uint32_t i = numbers.below(4);
-  return group == 2 ? 16 : two_levels ? kLevels[i] : kPowers[i];
+  if (group == 2) return 16;
+  if (group == 3 && two_levels) return of_weight ? 0x1p-7f : 16;
+  if (group == 3) return of_weight ? 0x1p-100f : 0x1p104f;
+  return two_levels ? kLevels[i] : kPowers[i];
 }
 
 QuantizedMatrix trial_weight(int group, SmallNumbers& numbers) {
@@ -59,7 +63,7 @@ QuantizedMatrix trial_weight(int group, SmallNumbers& numbers) {
   for (std::int64_t i = 0; i < kTriedFeatures * kTriedColumns; ++i)
     matrix.codes.push_back(static_cast<std::uint8_t>(numbers.below(16)));
   for (std::int64_t i = 0; i < kTriedFeatures * matrix.groups(); ++i) {
-    matrix.scales.push_back(group_scale(i % matrix.groups(), two_levels, numbers));
+    matrix.scales.push_back(group_scale(i % matrix.groups(), two_levels, true, numbers));
     matrix.zeros.push_back(static_cast<std::uint8_t>(matrix.scheme.middle()));
   }
   return matrix;
@@ -70,7 +74,7 @@ std::vector<float> trial_inputs(const InputGroups& how, SmallNumbers& numbers) {
   std::vector<float> x;
   for (std::int64_t m = 0; m < kTriedRows; ++m)
     for (std::int64_t first = 0; first < kTriedColumns; first += how.size) {
-      const float scale = group_scale(first / how.size, how.two_levels, numbers);
+      const float scale = group_scale(first / how.size, how.two_levels, false, numbers);
       for (std::int64_t k = first; k < std::min(kTriedColumns, first + how.size); ++k)
         x.push_back(e2m1_number(k == first ? 7 : numbers.below(16)) * scale);
     }

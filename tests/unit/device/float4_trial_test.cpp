@@ -115,12 +115,27 @@ int scales_of_a_neighbour(const Float4Arguments& a, void* stream) {
   other.x_scales = scales.as<std::uint32_t>();
   return cuda::emulate_float4(other, stream);
 }
+int small_levels_lost(const Float4Arguments& a, void* stream) {  // as units that know no subnormal E4M3
+  if (a.exponents) return cuda::emulate_float4(a, stream);
+  const auto count = static_cast<std::size_t>(a.positions / 64 * ((a.features + 63) / 64 * 64));
+  const Buffer scales(host_memory(), count * sizeof(std::uint32_t));
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t word = a.weight_scales[i];
+    for (int byte = 0; byte < 4; ++byte)
+      if ((word >> (8 * byte) & 0xff) < 8) word &= ~(0xffu << (8 * byte));
+    scales.as<std::uint32_t>()[i] = word;
+  }
+  Float4Arguments other = a;
+  other.weight_scales = scales.as<std::uint32_t>();
+  return cuda::emulate_float4(other, stream);
+}
 int refused_launch(const Float4Arguments&, void*) { return 209; }
 
 TEST(Float4Trial, OthersAreNotTakenAndSayWhy) {
   const auto plain = float4_backend(nullptr);
-  for (const cuda::Float4Launch launch : {one_element_off, few_bits_kept, nan_unknown, exponents_alone_wrong,
-                                          small_blocks_wrong, scales_of_a_neighbour, refused_launch}) {
+  for (const cuda::Float4Launch launch :
+       {one_element_off, few_bits_kept, nan_unknown, exponents_alone_wrong, small_blocks_wrong,
+        scales_of_a_neighbour, small_levels_lost, refused_launch}) {
     const auto backend = float4_backend(launch);
     EXPECT_EQ(backend->arithmetic(), "cuda emulated");
     for (const int group : {kNvfp4Group, kMxGroup}) {
