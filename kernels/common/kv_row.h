@@ -4,6 +4,8 @@
 //   kFloat16       n FP16 numbers; beyond 65504 clamped
 //   kFloat8        n codes of E4M3, value = code * scale, with one scale for keys and one for values of a
 //                  layer; beyond 448 clamped
+//   kFloat8E5M2    the same of E5M2, beyond 57344 clamped: no key or value of a model is, so that engines
+//                  leave its scales at 1
 //   kInt8          a scale (FP16), n codes -127 .. 127                        value = code * scale
 //   kInt5, kInt4   a scale (FP16), codes of b bits, -2^(b-1) .. 2^(b-1) - 1   value = (code + 1/2) * scale
 //                  stored with 2^(b-1) added: the low four bits first, the first half of the numbers in the
@@ -21,17 +23,20 @@
 
 namespace llmq {
 
-enum class KvFormat : unsigned char { kFloat16, kFloat8, kInt8, kInt5, kInt4 };
+enum class KvFormat : unsigned char { kFloat16, kFloat8, kFloat8E5M2, kInt8, kInt5, kInt4 };
 
 struct KvRow {
   KvFormat format = KvFormat::kInt8;
   int64_t n = 0;
 
+  LLMQ_ANYWHERE bool of_float8() const {
+    return format == KvFormat::kFloat8 || format == KvFormat::kFloat8E5M2;
+  }
   LLMQ_ANYWHERE int64_t half() const { return (n + 1) / 2; }    // bytes of the nibbles
   LLMQ_ANYWHERE int64_t eighth() const { return (n + 7) / 8; }  // of the fifth bits
   LLMQ_ANYWHERE int64_t bytes() const {
     if (format == KvFormat::kFloat16) return 2 * n;
-    if (format == KvFormat::kFloat8) return n;
+    if (of_float8()) return n;
     if (format == KvFormat::kInt8) return 2 + n;
     return 2 + half() + (format == KvFormat::kInt5 ? eighth() : 0);
   }
@@ -51,7 +56,17 @@ LLMQ_ANYWHERE unsigned kv_code(float x, float inverse, int top) {
   return static_cast<unsigned>((code < static_cast<float>(top - 1) ? static_cast<int>(code) : top - 1) + top);
 }
 
-// `scale` belongs to kFloat8.
+// Codes of 8-bit floats, `Code` being Float8 or Float8E5M2.
+template <class Code>
+LLMQ_ANYWHERE void kv_store_floats(unsigned char* to, const float* x, int64_t n, float scale) {
+  for (int64_t i = 0; i < n; ++i) to[i] = Code::nearest(x[i] / scale).bits;
+}
+template <class Code>
+LLMQ_ANYWHERE void kv_load_floats(float* to, const unsigned char* from, int64_t n, float scale) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to_float(Code{from[i]}) * scale;
+}
+
+// `scale` belongs to kFloat8 and kFloat8E5M2.
 LLMQ_ANYWHERE void kv_store_row(KvRow row, unsigned char* to, const float* x, float scale) {
   const int64_t n = row.n;
   if (row.format == KvFormat::kFloat16) {
@@ -61,10 +76,8 @@ LLMQ_ANYWHERE void kv_store_row(KvRow row, unsigned char* to, const float* x, fl
     }
     return;
   }
-  if (row.format == KvFormat::kFloat8) {
-    for (int64_t i = 0; i < n; ++i) to[i] = to_float8(x[i] / scale).bits;
-    return;
-  }
+  if (row.format == KvFormat::kFloat8) return kv_store_floats<Float8>(to, x, n, scale);
+  if (row.format == KvFormat::kFloat8E5M2) return kv_store_floats<Float8E5M2>(to, x, n, scale);
   float nothing = 0, most = 0;  // 0 * x is NaN where x is not finite
   for (int64_t i = 0; i < n; ++i) {
     nothing += 0.0f * x[i];
@@ -106,10 +119,8 @@ LLMQ_ANYWHERE void kv_load_row(KvRow row, float* to, const unsigned char* from, 
     }
     return;
   }
-  if (row.format == KvFormat::kFloat8) {
-    for (int64_t i = 0; i < n; ++i) to[i] = to_float(Float8{from[i]}) * scale;
-    return;
-  }
+  if (row.format == KvFormat::kFloat8) return kv_load_floats<Float8>(to, from, n, scale);
+  if (row.format == KvFormat::kFloat8E5M2) return kv_load_floats<Float8E5M2>(to, from, n, scale);
   Float16 stored;
   __builtin_memcpy(&stored, from, 2);
   const float step = to_float(stored);
@@ -142,7 +153,7 @@ LLMQ_ANYWHERE void kv_load_part(KvRow row, float* to, const unsigned char* from,
   const int n = static_cast<int>(row.n), half = static_cast<int>(row.half()),
             eighth = static_cast<int>(row.eighth());
   Float16 stored{};
-  if (row.format != KvFormat::kFloat8) __builtin_memcpy(&stored, from, 2);
+  if (!row.of_float8()) __builtin_memcpy(&stored, from, 2);
   const float step = to_float(stored), middle = row.format == KvFormat::kInt5 ? 15.5f : 7.5f;
   int bit = first / eighth, byte = first % eighth;  // where the fifth one lies
   for (int j = 0; j < kCount; ++j) {
@@ -153,8 +164,9 @@ LLMQ_ANYWHERE void kv_load_part(KvRow row, float* to, const unsigned char* from,
       Float16 number;
       __builtin_memcpy(&number, from + 2 * i, 2);
       to[j] = to_float(number);
-    } else if (row.format == KvFormat::kFloat8) {
-      to[j] = to_float(Float8{from[i]}) * scale;
+    } else if (row.of_float8()) {
+      to[j] = scale *
+              (row.format == KvFormat::kFloat8 ? to_float(Float8{from[i]}) : to_float(Float8E5M2{from[i]}));
     } else if (row.format == KvFormat::kInt8) {
       to[j] = static_cast<float>(static_cast<signed char>(from[2 + i])) * step;
     } else {

@@ -237,6 +237,7 @@ struct Engine::State {
   }
   void prepare_packed_pages(const LinearSource& source) {
     const std::optional<KvFormats> packed = options.kv ? options.kv->packed : std::nullopt;
+    // Those of a checkpoint are of E4M3, whose largest number they make that of keys or values.
     if (packed == kKvFloat8 && source.kv_cache() == KvCacheType::kFloat8)
       for (std::size_t layer = 0; layer < blocks.size(); ++layer)
         if (spec.blocks[layer].pages.kv_heads > 0)

@@ -23,9 +23,6 @@ T load(Bytes from) {
   return value;
 }
 
-// E5M2 is the upper half of an FP16.
-float from_e5m2(std::uint8_t bits) { return to_float(Float16{static_cast<std::uint16_t>(bits << 8)}); }
-
 template <typename T, typename Convert>
 void plain_row(Bytes from, std::span<float> into, const Convert& convert) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = convert(load<T>(from + i * sizeof(T)));
@@ -51,7 +48,8 @@ void row_to_float32(DType dtype, Bytes from, std::span<float> into) {
     case DType::kF8E4M3:
       return plain_row<std::uint8_t>(from, into, [](std::uint8_t bits) { return to_float(Float8{bits}); });
     case DType::kF8E5M2:
-      return plain_row<std::uint8_t>(from, into, from_e5m2);
+      return plain_row<std::uint8_t>(from, into,
+                                     [](std::uint8_t bits) { return to_float(Float8E5M2{bits}); });
     case DType::kI64:
       return number_row<std::int64_t>(from, into);
     case DType::kU64:

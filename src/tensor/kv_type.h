@@ -16,7 +16,8 @@ struct KvFormats {
 
 // Of four bits are values; keys, which lose more, have five.
 inline constexpr KvFormats kKvFloat16{KvFormat::kFloat16, KvFormat::kFloat16},
-    kKvFloat8{KvFormat::kFloat8, KvFormat::kFloat8}, kKvInt8{KvFormat::kInt8, KvFormat::kInt8},
+    kKvFloat8{KvFormat::kFloat8, KvFormat::kFloat8},
+    kKvFloat8E5M2{KvFormat::kFloat8E5M2, KvFormat::kFloat8E5M2}, kKvInt8{KvFormat::kInt8, KvFormat::kInt8},
     kKvInt4{KvFormat::kInt5, KvFormat::kInt4};
 
 struct KvType {

@@ -40,6 +40,17 @@ TEST(Deploy, KubernetesGetsTheMemoryThatEstimateSays) {
               HasSubstr("memory: \"" + std::to_string(document.at("memory_bytes").as_integer()) + "\"\n"));
 }
 
+// Either engine has both types of FP8, and the room of the one that was asked for.
+TEST(Deploy, BothTypesOfFp8AreServed) {
+  for (const char* const engine : {"vllm", "llmq"})
+    for (const char* const type : {"fp8", "fp8_e5m2"}) {
+      const std::string manifest =
+          deploy(tinystories(), {"--to", "compose", "--engine", engine, "--kv-cache-dtype", type}).out;
+      EXPECT_THAT(manifest, HasSubstr("- \"" + std::string(type) + "\"\n")) << engine;
+      EXPECT_THAT(manifest, HasSubstr("positions in " + std::string(type) + ",")) << engine;
+    }
+}
+
 TEST(Deploy, ADigestStandsInTheManifest) {
   const Scratch scratch;
   const std::string model = rounded_model(scratch, "rounded", {"scheme=w8a16_g64_sym"});
@@ -62,7 +73,10 @@ TEST(Deploy, NamesOfDirectoriesStayTexts) {
 
 TEST(Deploy, WhatCannotBeIsOneSentence) {
   const Scratch scratch;
-  const std::string three_bits = rounded_model(scratch, "gptq", {"scheme=w3a16_g64_sym", "format=gptq"});
+  const std::string three_bits = rounded_model(scratch, "gptq", {"scheme=w3a16_g64_sym", "format=gptq"}),
+                    scales = rounded_model(
+                        scratch, "scales",
+                        {"scheme=w8a16_g64_sym", "kv_cache.dtype=fp8", "calibration.samples=2"});
   const struct {
     std::string model;
     Words words;
@@ -73,6 +87,7 @@ TEST(Deploy, WhatCannotBeIsOneSentence) {
       {tinystories(), {"--to", "kserve", "--engine", "llmq", "--disaggregate", "2:1"}, "does not hand"},
       {tinystories(), {"--to", "vllm-stack", "--engine", "llmq"}, "starts `vllm serve`"},
       {tinystories(), {"--to", "kserve", "--kv-cache-dtype", "q8"}, "of type 'q8'"},
+      {scales, {"--to", "compose", "--kv-cache-dtype", "fp8_e5m2"}, "vLLM keeps no E5M2 beside"},
       {tinystories(), {"--to", "compose", "--draft", tinystories()}, "are both called"},
       {tinystories(), {"--to", "nomad"}, "--to"},
       {three_bits, {"--to", "compose"}, "does not load in vLLM 0.33"},

@@ -102,8 +102,8 @@ TEST(EvalPpl, LevelsAgreeClosely) {
   EXPECT_EQ(eval({tinystories()}, {"LLMQ_CPU_ISA=mmx"}).exit_code, 2);
 }
 
-// What is promised of int8, and what docs/guides/serving.md says of int4 and fp8; all change something, and
-// the bytes are those of heads of 16.
+// What is promised of int8, and what docs/guides/serving.md says of the other types; all change something,
+// and the bytes are those of heads of 16.
 TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
   const Json plain = eval({tinystories()}).json();
   const double before = plain.at("ppl").as_double();
@@ -112,7 +112,7 @@ TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
   EXPECT_EQ(eval({tinystories(), "--kv-cache-dtype", "f32"}).json().at("ppl").as_double(), before);
   for (const auto& [type, share, bytes] :
        {std::tuple{"bf16", 0.001, 64}, std::tuple{"fp16", 0.001, 64}, std::tuple{"int8", 0.001, 36},
-        std::tuple{"int4", 0.025, 22}, std::tuple{"fp8", 0.01, 32}}) {
+        std::tuple{"int4", 0.025, 22}, std::tuple{"fp8", 0.01, 32}, std::tuple{"fp8_e5m2", 0.02, 32}}) {
     const Json json = eval({tinystories(), "--kv-cache-dtype", type}).json();
     const double ppl = json.at("ppl").as_double();
     EXPECT_NE(ppl, before) << type;
@@ -122,7 +122,7 @@ TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
   }
 }
 
-// Scales that calibration wrote beside the weights are those of FP8 pages.
+// Scales that calibration wrote beside the weights are those of FP8 pages of E4M3, and of no others.
 TEST(EvalPpl, TheFilesScalesOfACacheAreUsed) {
   const Scratch scratch;
   const auto quantized = [&](const std::string& name, const std::vector<std::string>& more) {
@@ -149,6 +149,7 @@ TEST(EvalPpl, TheFilesScalesOfACacheAreUsed) {
   };
   EXPECT_EQ(ppl(with, "auto"), ppl(without, "auto"));
   EXPECT_EQ(ppl(with, "int8"), ppl(without, "int8"));
+  EXPECT_EQ(ppl(with, "fp8_e5m2"), ppl(without, "fp8_e5m2"));
   EXPECT_NE(ppl(with, "fp8"), ppl(without, "fp8"));
   EXPECT_NEAR(ppl(with, "fp8"), ppl(with, "auto"), 0.01 * ppl(with, "auto"));
 }

@@ -526,7 +526,7 @@ class Life(unittest.TestCase):
         """Together as alone, and in the bytes that its type takes: rows of 16 numbers."""
         usual = self.serve("--kv-memory", "1MiB").facts["kv_cache"]
         self.assertEqual(usual["dtype"], "bf16")
-        for dtype, row in (("int8", 18), ("fp8", 16)):
+        for dtype, row in (("int8", 18), ("fp8", 16), ("fp8_e5m2", 16)):
             server = self.serve("--kv-cache-dtype", dtype, "--kv-memory", "1MiB", "--max-num-seqs", "8", "--draft", "ngram")
             self.assertEqual(server.facts["kv_cache"], {"dtype": dtype, "bytes_per_token": usual["bytes_per_token"] * row // 32})
             self.assertEqual(server.metric("llmq_kv_cache_bytes"), server.metric("llmq_kv_blocks") * 16 * usual["bytes_per_token"] * row // 32)

@@ -152,8 +152,8 @@ void add_estimate(CLI::App& app, Session& session) {
   command
       ->add_option(
           "--kv-cache-dtype", options->request.kv_cache,
-          "Type of keys and values: f32, bf16, fp16, int8, int4 or fp8; by default what the checkpoint asks "
-          "for, else bf16")
+          "Type of keys and values: f32, bf16, fp16, int8, int4, fp8 or fp8_e5m2; by default what the "
+          "checkpoint asks for, else bf16")
       ->type_name("TYPE");
   command
       ->add_option("--budget", options->budget, "Memory for weights and KV cache; by default the machine's")

@@ -223,7 +223,9 @@ struct AttentionRun {
       return gather_packed<KvFormat::kInt5, KvFormat::kInt4>(first_key, count);
     if (t.key_row.format == KvFormat::kFloat16)
       return gather_packed<KvFormat::kFloat16, KvFormat::kFloat16>(first_key, count);
-    gather_packed<KvFormat::kFloat8, KvFormat::kFloat8>(first_key, count);
+    if (t.key_row.format == KvFormat::kFloat8)
+      return gather_packed<KvFormat::kFloat8, KvFormat::kFloat8>(first_key, count);
+    gather_packed<KvFormat::kFloat8E5M2, KvFormat::kFloat8E5M2>(first_key, count);
   }
 
   // Row j is zero behind its last dimension, or throughout.

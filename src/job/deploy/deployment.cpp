@@ -11,6 +11,7 @@
 #include "export/deploy/manifest.h"
 #include "export/formats/output_format.h"
 #include "export/inspect.h"
+#include "model/linear_source.h"
 #include "model/model_spec.h"
 #include "model/open_checkpoint.h"
 #include "quant/plan/capacity_estimate.h"
@@ -55,8 +56,6 @@ void check_combination(const DeploymentRequest& r) {
   if (r.engine == "llmq" && r.target == "vllm-stack")
     refuse_deployment("vllm-stack starts `vllm serve` and no other program", "--engine",
                       "take --engine vllm, or --to kubernetes");
-  if (r.engine == "llmq" && r.kv_cache == "fp8_e5m2")
-    refuse_deployment("llmq serve keeps no E5M2", "--kv-cache-dtype", "take fp8, which is E4M3 there");
   if (!r.disaggregation) return;
   if (r.engine == "llmq")
     refuse_deployment("llmq serve does not hand a KV cache to another server", "--disaggregate",
@@ -135,7 +134,7 @@ Room room_of(Io& io, const DeploymentRequest& request, const Checkpoint& checkpo
   asked.schemes = {"original"};
   asked.contexts = {room.context};
   asked.batches = {kDeployedSequences};
-  if (request.kv_cache != "auto") asked.kv_cache = request.kv_cache == "fp8_e5m2" ? "fp8" : request.kv_cache;
+  if (request.kv_cache != "auto") asked.kv_cache = request.kv_cache;
   const Estimate found = estimate(io, request.model, asked, request.machine);
   room.weight_bytes = found.schemes.front().weight_bytes;
   room.kv_bytes = found.schemes.front().cells.front().kv_bytes;
@@ -234,7 +233,12 @@ Json deployment(Io& io, const DeploymentRequest& request) {
   kv_word(request.kv_cache);
   const Checkpoint checkpoint = open_checkpoint(io, request.model);
   const Inspection found = inspect(io, request.model, false);
-  if (request.engine == "vllm") check_vllm_loads(found, "MODEL");
+  if (request.engine == "vllm") {
+    check_vllm_loads(found, "MODEL");
+    if (request.kv_cache == "fp8_e5m2" && LinearSource::open(checkpoint).kv_cache())
+      refuse_deployment("vLLM keeps no E5M2 beside a checkpoint with scales of a KV cache",
+                        "--kv-cache-dtype", "take fp8, or --engine llmq");
+  }
   const std::string source = std::filesystem::absolute(checkpoint.path()).lexically_normal().string();
   const std::string name = last_name(source);
   std::string draft_source, draft_name;

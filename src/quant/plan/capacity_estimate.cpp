@@ -84,7 +84,7 @@ std::uint64_t checked(std::optional<std::uint64_t> bytes) {
 }
 
 // Scales are FP16; those of FP8 belong to a layer, and weigh nothing.
-const std::array<KvLayout, 6> kKvLayouts = {
+const std::array<KvLayout, 7> kKvLayouts = {
     {{"f32", {DType::kF32}, "4 bytes an element"},
      {"bf16", {DType::kBF16}, "2 bytes an element"},
      {"fp16", {DType::kBF16, kKvFloat16}, "2 bytes an element"},
@@ -92,7 +92,8 @@ const std::array<KvLayout, 6> kKvLayouts = {
      {"int4",
       {DType::kBF16, kKvInt4},
       "4 bits an element of values, 5 of keys, an FP16 scale a position and head"},
-     {"fp8", {DType::kBF16, kKvFloat8}, "1 byte an element, a scale a layer"}}};
+     {"fp8", {DType::kBF16, kKvFloat8}, "1 byte an element, a scale a layer"},
+     {"fp8_e5m2", {DType::kBF16, kKvFloat8E5M2}, "1 byte an element"}}};
 
 void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoint, Estimate& into) {
   const std::optional<KvCacheType> asked = LinearSource::open(checkpoint).kv_cache();

@@ -34,7 +34,7 @@ struct KvLayout {
   KvType type;
   const char* words;
 };
-// f32, bf16, fp16 (as large as bf16), int8, int4, fp8. Error(kUsage) naming them for another word.
+// f32, bf16, fp16 (as large as bf16), int8, int4, fp8, fp8_e5m2. Error(kUsage) naming them for another word.
 const KvLayout& kv_layout(const std::string& name);
 const KvLayout& kv_layout(const KvType& type);  // one of these
 

@@ -140,7 +140,7 @@ PackedRows packed_rows(const std::vector<float>& numbers, KvRow row, float scale
   return packed;
 }
 
-constexpr KvFormats kKvTypes[] = {kKvInt8, kKvInt4, kKvFloat8, kKvFloat16};
+constexpr KvFormats kKvTypes[] = {kKvInt8, kKvInt4, kKvFloat8, kKvFloat8E5M2, kKvFloat16};
 
 // Pages of codes give the bits of pages in F32 that hold what the codes stand for, and load_kv() gives those
 // numbers.
@@ -227,6 +227,7 @@ TEST(KvRow, KeepsEveryNumberToHalfAStep) {
     EXPECT_LE(error(KvFormat::kInt5), largest / 16 / 2 * 1.002f);
     EXPECT_LE(error(KvFormat::kInt4), largest / 8 / 2 * 1.002f);
     EXPECT_LE(error(KvFormat::kFloat8), largest * 0x1p-4f);
+    EXPECT_LE(error(KvFormat::kFloat8E5M2), largest * 0x1p-3f);
     EXPECT_LE(error(KvFormat::kFloat16), largest * 0x1p-11f);
   }
 }
@@ -239,10 +240,12 @@ TEST(KvRow, WhatIsNotFiniteIsNotHidden) {
   for (const float bad : {std::nanf(""), infinity, -infinity})
     for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5, KvFormat::kInt4})
       for (const float value : back({1, 2, bad, 4}, format)) EXPECT_TRUE(std::isnan(value));
-  for (const KvFormat format : {KvFormat::kFloat8, KvFormat::kFloat16})
+  for (const KvFormat format : {KvFormat::kFloat8, KvFormat::kFloat8E5M2, KvFormat::kFloat16})
     EXPECT_TRUE(std::isnan(back({std::nanf("")}, format)[0]));
   EXPECT_EQ(back({1e30f, -infinity, 0.5f}, KvFormat::kFloat16), (std::vector<float>{65504, -65504, 0.5f}))
       << "clamped";
+  EXPECT_EQ(back({500, -infinity, 0.5f}, KvFormat::kFloat8), (std::vector<float>{448, -448, 0.5f}));
+  EXPECT_EQ(back({500, -infinity, 61440}, KvFormat::kFloat8E5M2), (std::vector<float>{512, -57344, 57344}));
   for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5, KvFormat::kInt4}) {
     EXPECT_EQ(back({0, 0, 0}, format), (std::vector<float>{0, 0, 0}));
     const std::vector<float> huge = back({1e30f, -1e30f}, format);
@@ -258,6 +261,7 @@ TEST(KvRow, TakesTheBytesOfItsBitsAndAScale) {
   EXPECT_EQ((KvRow{KvFormat::kInt4, 128}.bytes()), 66);
   EXPECT_EQ((KvRow{KvFormat::kInt8, 64}.bytes()), 66);
   EXPECT_EQ((KvRow{KvFormat::kFloat8, 64}.bytes()), 64);
+  EXPECT_EQ((KvRow{KvFormat::kFloat8E5M2, 64}.bytes()), 64);
   EXPECT_EQ((KvRow{KvFormat::kFloat16, 64}.bytes()), 128);
 }
 

@@ -109,29 +109,47 @@ TEST(Half, NanStaysNanWhateverItsPayload) {
   }
 }
 
+// Every code is its own nearest, and of two neighbours the even one is that of what lies half way, whatever
+// the sign; `top` is the code of the largest number.
+template <class Float>
+void expect_nearest(std::uint8_t top) {
+  const auto value_of = [](int bits) { return to_float(Float{static_cast<std::uint8_t>(bits)}); };
+  for (int bits = 0; bits <= top; ++bits)
+    for (const int sign : {0, 0x80}) EXPECT_EQ(Float::nearest(value_of(bits | sign)).bits, bits | sign);
+  for (int bits = 0; bits < top; ++bits) {
+    const float middle = (value_of(bits) + value_of(bits + 1)) / 2;
+    EXPECT_EQ(Float::nearest(middle).bits, bits % 2 == 0 ? bits : bits + 1) << bits;
+    EXPECT_EQ(Float::nearest(std::nextafter(middle, 0.f)).bits, bits);
+    EXPECT_EQ(Float::nearest(-std::nextafter(middle, 1e9f)).bits, (bits + 1) | 0x80);
+  }
+  for (const float beyond : {value_of(top) * 1.2f, 1e30f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_EQ(Float::nearest(beyond).bits, top);
+    EXPECT_EQ(Float::nearest(-beyond).bits, top | 0x80);
+  }
+  for (const float nothing : {std::nanf(""), -std::nanf(""), float_from_bits(0x7f800001u)})
+    EXPECT_TRUE(std::isnan(to_float(Float::nearest(nothing))));
+}
+
 TEST(Float8, EveryCodeRoundTripsAndTiesGoToEven) {
   EXPECT_EQ(to_float(Float8{0x7e}), 448.f);
   EXPECT_EQ(to_float(Float8{0x01}), 0x1p-9f);
   EXPECT_EQ(to_float(Float8{0x38}), 1.f);
   EXPECT_EQ(to_float(Float8{0xb9}), -1.125f);
-  for (int bits = 0; bits < 256; ++bits) {
-    const float value = to_float(Float8{static_cast<std::uint8_t>(bits)});
-    if ((bits & 0x7f) == 0x7f)
-      EXPECT_TRUE(std::isnan(value));
-    else
-      EXPECT_EQ(to_float8(value).bits, bits);
-  }
-  for (int bits = 0; bits < 0x7e; ++bits) {  // half way between neighbours
-    const float low = to_float(Float8{static_cast<std::uint8_t>(bits)});
-    const float high = to_float(Float8{static_cast<std::uint8_t>(bits + 1)});
-    const float middle = (low + high) / 2;
-    EXPECT_EQ(to_float8(middle).bits, bits % 2 == 0 ? bits : bits + 1) << bits;
-    EXPECT_EQ(to_float8(std::nextafter(middle, 0.f)).bits, bits);
-    EXPECT_EQ(to_float8(-std::nextafter(middle, 1e9f)).bits, (bits + 1) | 0x80);
-  }
-  EXPECT_EQ(to_float8(1e9f).bits, 0x7e);
-  EXPECT_EQ(to_float8(-464.f).bits, 0xfe);
-  EXPECT_TRUE(std::isnan(to_float(to_float8(std::nanf("")))));
+  for (const std::uint8_t bits : {0x7f, 0xff}) EXPECT_TRUE(std::isnan(to_float(Float8{bits})));
+  expect_nearest<Float8>(0x7e);
+}
+
+TEST(Float8, E5M2IsRoundedOnceAndEndsAtItsLargest) {
+  EXPECT_EQ(to_float(Float8E5M2{0x7b}), 57344.f);
+  EXPECT_EQ(to_float(Float8E5M2{0x01}), 0x1p-16f);
+  EXPECT_EQ(to_float(Float8E5M2{0x3c}), 1.f);
+  EXPECT_EQ(to_float(Float8E5M2{0xbd}), -1.25f);
+  EXPECT_TRUE(std::isinf(to_float(Float8E5M2{0x7c})));
+  for (const std::uint8_t bits : {0x7d, 0x7e, 0x7f, 0xff})
+    EXPECT_TRUE(std::isnan(to_float(Float8E5M2{bits})));
+  expect_nearest<Float8E5M2>(0x7b);
+  const float above = 1.125f + 0x1p-20f;  // an FP16 between would be the tie, which goes to 1
+  EXPECT_EQ(to_float(Float8E5M2::nearest(above)), 1.25f);
 }
 
 }  // namespace

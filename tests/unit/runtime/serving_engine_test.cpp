@@ -332,7 +332,7 @@ TEST(ServingEngine, PackedPagesChangeNoAnswerBetweenThem) {
   for (std::int32_t i = 0; i < 60; ++i) request.prompt.push_back(3 + i * 91 % 2000);
   request.max_tokens = 60;
   request.ignore_eos = true;
-  for (const KvFormats& format : {kKvInt8, kKvInt4, kKvFloat8, kKvFloat16}) {
+  for (const KvFormats& format : {kKvInt8, kKvInt4, kKvFloat8, kKvFloat8E5M2, kKvFloat16}) {
     Engine engine = open("tinystories-656k", 320, true, 2, format);
     Adapted lonely(format);
     const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
