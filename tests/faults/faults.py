@@ -755,6 +755,9 @@ FAULTS = [
           [("llmq_kernels_backend", "*PackedPages*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
     Fault("float8-ties-away-from-even", "src/base/half.h", "(kHalf - 1) + ((magnitude >> kShift) & 1u)", "kHalf",
           [("llmq_unit_base", "Float8.Every*"), ("llmq_unit_base", "Float8.E5M2*")], compiled=["tests/unit/base/half_test.cpp"]),
+    Fault("float8-rounded-twice", "src/base/half.h", "const std::uint32_t x = bits_from_float(value);\n  const std::uint32_t sign = (x >> 24) & 0x80u, magnitude",
+          "const std::uint32_t x = bits_from_float(to_float(to_float16(value)));\n  const std::uint32_t sign = (x >> 24) & 0x80u, magnitude",
+          [("llmq_unit_base", "Float8.Every*"), ("llmq_unit_base", "Float8.E5M2*")], compiled=["tests/unit/base/half_test.cpp"]),
     Fault("e5m2-beyond-its-largest-is-infinite", "src/base/half.h", "sign | kTop)", "sign | (kTop + (kFraction == 2)))",
           [("llmq_unit_base", "Float8.E5M2*")], compiled=["tests/unit/base/half_test.cpp"]),
     # What answers may be.
