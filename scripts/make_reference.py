@@ -28,6 +28,7 @@ NOTE = "Written by `scripts/make_reference.py`; a test fails when it is stale. D
 MEANINGS = {
     "version": "version of this form of recipes",
     "model": "what is quantized: a directory, a `.gguf` file or a hub name",
+    "adapter": "directory of a LoRA that is folded into the model first, as `llmq merge` would; left out: none",
     "output": "directory or `.gguf` file to write; or a mapping of the three keys below",
     "output.dir": "the directory",
     "output.versioned": "a directory for each version below it, and the link `latest`",

@@ -118,7 +118,9 @@ void print_planned(const GgufPlan& plan, const PlanCosts& costs, const PlanOutli
 void print_evaluation(const JobOutcome& o) {
   const std::optional<OutputEvaluation>& evaluated = o.evaluation;
   if (!evaluated) {
-    print_line("next: llmq eval-ppl " + o.output + " --against " + o.facts.model);
+    print_line("next: llmq eval-ppl " + o.output +
+               (o.facts.adapter ? "; against the model with its adapter: evaluate in the recipe"
+                                : " --against " + o.facts.model));
     return;
   }
   const PerplexityResult& r = evaluated->evaluation.result;

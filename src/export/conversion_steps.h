@@ -13,13 +13,13 @@
 
 namespace llmq {
 
-class AdapterFold;
+class FoldWriter;
 
 // bf16, f16 or f32; Error(kUnsupported) for other words.
 std::optional<DType> requested_dtype(const std::optional<std::string>& name);
 void before(const ConvertRequest& request, const std::string& tensor);
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
-                const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold = nullptr);
+                const ConvertRequest& request, ModelWriter& writer, FoldWriter* fold = nullptr);
 // A warning of rank 0, behind the source's name; none where `loss` is empty.
 void tell(const ConvertRequest& request, const std::string& loss);
 // What the source has and the output will not: rounding of inputs, scales of a KV cache.

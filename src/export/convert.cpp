@@ -40,7 +40,7 @@ void before(const ConvertRequest& request, const std::string& tensor) {
 }
 
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
-                const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold) {
+                const ConvertRequest& request, ModelWriter& writer, FoldWriter* fold) {
   for (const TensorDeclaration& declared : tensors) {
     if (!writer.writes(declared.name)) continue;
     before(request, declared.name);
@@ -200,7 +200,7 @@ Making to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpo
   for (const PlannedModule& m : packed.modules)
     tensors.push_back({m.module + ".weight", *dtype, {m.out_features, m.in_features}});
   report.dtype = dtype ? short_name(*dtype) : "as stored";
-  std::shared_ptr<AdapterFold> fold;
+  std::shared_ptr<FoldWriter> fold;
   if (!request.adapter.empty()) {
     if (!packed.modules.empty())
       fail(ErrorKind::kUnsupported,
@@ -210,7 +210,7 @@ Making to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpo
             {},
             "fold it into the model that this one was made from, and quantize that; or serve this one with "
             "--lora"});
-    fold = std::make_shared<AdapterFold>(io, request.adapter, checkpoint, request.threads);
+    fold = std::make_shared<FoldWriter>(io, request.adapter, checkpoint, request.threads);
     report.adapter = request.adapter;
     report.folded = fold->size();
   }

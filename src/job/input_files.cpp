@@ -11,7 +11,12 @@ namespace llmq {
 namespace {
 
 InputFile named(const std::string& role, const Path& path) {
-  return {role + "/" + path.filename().string(), path, role == "model"};
+  return {role + "/" + path.filename().string(), path, role == "model" || role == "adapter"};
+}
+
+void add_adapter_files(Io& io, const std::string& adapter, std::vector<InputFile>& files) {
+  if (adapter.empty()) return;
+  for (const Path& path : LoraAdapter::files(io, adapter)) files.push_back(named("adapter", path));
 }
 
 }  // namespace
@@ -29,14 +34,14 @@ std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint) {
 
 std::vector<InputFile> conversion_files(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
   std::vector<InputFile> files = model_files(io, checkpoint);
-  if (request.adapter.empty()) return files;
-  for (const Path& path : LoraAdapter::files(io, request.adapter)) files.push_back(named("adapter", path));
+  add_adapter_files(io, request.adapter, files);
   return files;
 }
 
 std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
                                    const Checkpoint& checkpoint) {
   std::vector<InputFile> files = model_files(io, checkpoint);
+  add_adapter_files(io, recipe.adapter, files);
   const auto add = [&](const std::string& role, const Path& path) { files.push_back(named(role, path)); };
   if (calibrates)
     for (const std::string& text : recipe.calibration.text) add("calibration", resolve_text(io, text));
@@ -48,16 +53,20 @@ std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates
   return files;
 }
 
-std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_io, DigestCache& digests) {
+std::vector<ReadPass> whole_file_reads(const LoadedModel& model, Io& model_io, DigestCache& digests) {
+  const Checkpoint& checkpoint = model.checkpoint;
   std::uint64_t opening = 0, hashing = 0;
   const std::set<Path> shards(checkpoint.shards().begin(), checkpoint.shards().end());
-  for (const InputFile& file : model_files(model_io, checkpoint)) {
+  std::vector<InputFile> files = model_files(model_io, checkpoint);
+  if (model.adapter) add_adapter_files(model_io, model.adapter->directory, files);
+  for (const InputFile& file : files) {
     const std::uint64_t bytes = round_up(model_io.open(file.path)->size(), kIoBlock);
     hashing += bytes * static_cast<std::uint64_t>(digests.readings(file.path, model_io));
-    if (shards.count(file.path) == 0) opening += bytes;
+    if (shards.count(file.path) == 0 && file.name.starts_with("model/")) opening += bytes;
   }
   std::vector<ReadPass> passes = {
       {"headers, configuration and tokenizer", opening + checkpoint.header_bytes()}};
+  if (model.adapter) passes.push_back({"the adapter, checked", model.adapter->opening_bytes});
   if (hashing != 0) passes.push_back({"SHA-256 of the model's files", hashing});
   return passes;
 }

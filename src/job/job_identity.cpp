@@ -19,6 +19,14 @@ Json program_json(const Program& program) {
   return Json::object({{"version", program.version}, {"commit", program.commit}});
 }
 
+// Under the key "adapter", where there is one.
+void add_adapter(Json& job, const std::string& adapter,
+                 const std::function<std::string(const Path&)>& sha256) {
+  if (adapter.empty()) return;
+  for (const Path& path : LoraAdapter::files(system_io(), adapter))
+    job["adapter"][path.filename().string()] = sha256(path);
+}
+
 void add_facts(std::vector<Fact>& facts, const std::string& name, const char* between, const Json& value,
                const std::string& hint) {
   if (value.is_object())
@@ -47,15 +55,18 @@ Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationS
               const JobSettings& settings, bool allow_nonfinite,
               const std::function<std::string(const Path&)>& sha256) {
   Json asked = recipe.to_json();
-  for (const char* elsewhere : {"source", "model", "output", "evaluate", "notes"}) asked.erase(elsewhere);
+  for (const char* elsewhere : {"source", "model", "adapter", "output", "evaluate", "notes"})
+    asked.erase(elsewhere);
   asked["calibration"].erase("text");  // whatever its name, the ids are below
-  return Json::object({{"llmq", program_json(settings.program)},
-                       {"model", model_digests(model.checkpoint, sha256)},
-                       {"recipe", asked},
-                       {"calibration", calibration.sha256.empty() ? Json() : Json(calibration.sha256)},
-                       {"compute", compute_name(settings.compute)},
-                       {"arithmetic", settings.backend().arithmetic()},
-                       {"allow_nonfinite", allow_nonfinite}});
+  Json job = Json::object({{"llmq", program_json(settings.program)},
+                           {"model", model_digests(model.checkpoint, sha256)},
+                           {"recipe", asked},
+                           {"calibration", calibration.sha256.empty() ? Json() : Json(calibration.sha256)},
+                           {"compute", compute_name(settings.compute)},
+                           {"arithmetic", settings.backend().arithmetic()},
+                           {"allow_nonfinite", allow_nonfinite}});
+  add_adapter(job, recipe.adapter, sha256);
+  return job;
 }
 
 Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint, const Program& program,
@@ -68,9 +79,7 @@ Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkp
        {"name", is_one_file(request.to) ? Json(request.source) : Json()}});
   if (request.split_max_size != 0) job["convert"]["split_max_size"] = request.split_max_size;
   if (request.double_quant) job["convert"]["double_quant"] = true;
-  if (request.adapter.empty()) return job;
-  for (const Path& path : LoraAdapter::files(system_io(), request.adapter))
-    job["adapter"][path.filename().string()] = sha256(path);
+  add_adapter(job, request.adapter, sha256);
   return job;
 }
 

@@ -15,7 +15,7 @@
 namespace llmq {
 
 // {llmq: {version, commit}, model: {file: SHA-256}, recipe: {...}, calibration: SHA-256 of the ids, compute,
-// arithmetic, allow_nonfinite}
+// arithmetic, allow_nonfinite}, and with an adapter {file: SHA-256} of it
 Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
               const JobSettings& settings, bool allow_nonfinite,
               const std::function<std::string(const Path&)>& sha256);

@@ -40,7 +40,7 @@ void add_findings(Json& report, const JobOutcome& o) {
     report["time"] = o.prediction->to_json();
     report["time"]["found_seconds"] = o.predicted_part;
   }
-  if (o.evaluation) report["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
+  if (o.evaluation) report["evaluation"] = evaluation_json(*o.evaluation, o.facts.original());
 }
 
 Json outcome_json(const JobOutcome& o) {
@@ -70,7 +70,7 @@ Json outcome_json(const JobOutcome& o) {
   add_traffic(document, o.disk);
   add_ranks(document, o);
   if (!o.mixed.is_null()) document["mixed"] = o.mixed;
-  if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
+  if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.original());
   return document;
 }
 

@@ -1,6 +1,7 @@
 // A model argument, opened: checkpoint, structure and tokenizer, checked against each other.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,20 @@
 
 namespace llmq {
 
+// That was folded into a model's linears (job/run_adapter.h).
+struct FoldedAdapter {
+  std::string directory;  // as the user wrote it
+  std::int64_t rank = 0;  // the largest
+  std::size_t linears = 0;
+  std::uint64_t opening_bytes = 0;  // that were read to check it
+};
+
 struct LoadedModel {
   std::string name;  // as the user wrote it
   Checkpoint checkpoint;
   ModelSpec spec;
   Tokenizer tokenizer;
+  std::optional<FoldedAdapter> adapter = {};
 };
 
 // Error(kBadInput) also when the tokenizer has more tokens than the embedding has rows.

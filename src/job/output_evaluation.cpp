@@ -1,5 +1,6 @@
 #include "job/output_evaluation.h"
 
+#include "job/run_adapter.h"
 #include "model/packed/unpacked.h"
 
 namespace llmq {
@@ -13,9 +14,12 @@ OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string
   request.on_window = settings.on_step;
   const LoadedModel written = open_model(system_io(), output);
   // An engine looks its embeddings up in the page cache, and runs packed linears as they are.
-  const bool anew = original.checkpoint.holds_in_memory() || is_unpacked(original.checkpoint);
-  const std::optional<LoadedModel> opened =
+  // With an adapter they are numbers.
+  const bool anew =
+      original.checkpoint.holds_in_memory() || (!original.adapter && is_unpacked(original.checkpoint));
+  std::optional<LoadedModel> opened =
       anew ? std::optional(open_model(system_io(), original.name)) : std::nullopt;
+  if (opened && original.adapter) fold_adapter(system_io(), original.adapter->directory, *opened);
   OutputEvaluation evaluated{
       evaluate(written, opened ? &*opened : &original, settings.devices.front(), request), {}};
   const PerplexityResult& result = evaluated.evaluation.result;

@@ -9,6 +9,7 @@
 #include "export/formats/output_format.h"
 #include "job/card_header.h"
 #include "job/job_identity.h"
+#include "job/run_adapter.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan.h"
 #include "quant/plan/ranks/rank_time.h"
@@ -24,6 +25,13 @@ bool is_long(const PlanOutline& plan) {
   return plan.flops >= kFlops || plan.bytes_in >= kBytes;
 }
 
+LoadedModel open_with_adapter(Io& io, const Recipe& recipe) {
+  if (recipe.adapter.empty()) return open_unpacked_model(io, recipe.model);
+  LoadedModel model = open_model(io, recipe.model);
+  fold_adapter(io, recipe.adapter, model);
+  return model;
+}
+
 }  // namespace
 
 std::string wanted_arithmetic(const Recipe& recipe) { return recipe.portable ? kPortableArithmetic : ""; }
@@ -34,11 +42,11 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
       settings_(std::move(settings)),
       start_(std::chrono::steady_clock::now()),
       files_(request_.direct_io ? Reading::kDirect : Reading::kCached),
-      model_(open_unpacked_model(*files_.model, request_.recipe.model)),
+      model_(open_with_adapter(*files_.model, request_.recipe)),
       planned_({request_.recipe, model_, settings_, io_, *files_.model, *files_.scratch,
                 request_.allow_nonfinite}),
       digests_(io_, request_.paranoid ? Path() : DigestCache::default_file()),
-      whole_file_reads_(whole_file_reads(model_.checkpoint, *files_.model, digests_)) {}
+      whole_file_reads_(whole_file_reads(model_, *files_.model, digests_)) {}
 
 // Samples are dealt by whole chunks.
 void QuantizeJob::check_samples() const {
@@ -170,6 +178,9 @@ void QuantizeJob::fill_facts() {
   facts.version = settings_.program.version;
   facts.command = settings_.program.command_line;
   facts.model = request_.recipe.model;
+  if (model_.adapter)
+    facts.adapter = ReportedAdapter{model_.adapter->directory, model_.adapter->rank,
+                                    static_cast<std::int64_t>(model_.adapter->linears)};
   facts.method = plan.method;
   facts.scheme = plan.scheme;
   facts.format = plan.format;

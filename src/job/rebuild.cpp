@@ -8,6 +8,7 @@
 #include "export/formats/output_format.h"
 #include "job/planned_job.h"
 #include "job/recorded_job.h"
+#include "job/run_adapter.h"
 #include "model/open_checkpoint.h"
 
 namespace llmq {
@@ -138,14 +139,15 @@ Rebuild rebuild_output(Io& io, const RebuildRequest& asked) {
   warn_of(result.otherwise);
   const bool file = is_one_file(recipe.format);
   check_form(output, file);
-  const LoadedModel model = open_recorded(
-      recipe.model, asked.model, [&](const std::string& name) { return open_unpacked_model(io, name); });
+  LoadedModel model = open_recorded(recipe.model, asked.model,
+                                    [&](const std::string& name) { return open_unpacked_model(io, name); });
   const bool calibrates = std::any_of(facts.inputs.begin(), facts.inputs.end(), [](const NamedDigest& input) {
     return input.name.starts_with("calibration/");
   });
   result.inputs =
       changed_inputs(io, facts.inputs, input_files(io, recipe, calibrates, model.checkpoint), asked.on_step);
   if (!result.inputs.empty()) return result;
+  fold_adapter(io, recipe.adapter, model);
   PlannedJob job({recipe, model, settings, io, io, io, facts.allow_nonfinite});
   job.choose_bits();
   JobOutcome rebuilt;

@@ -2,12 +2,16 @@
 
 #include <fmt/core.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "export/adapter_fold.h"
 #include "job/recorded_job.h"
+#include "model/packed/unpacked.h"
 
 namespace llmq {
 namespace {
@@ -36,8 +40,8 @@ std::optional<std::string> rescaled_by(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::int64_t max_rank) {
-  LoraAdapter adapter = LoraAdapter::open(system_io(), directory, model.spec);
+LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::int64_t max_rank, Io& io) {
+  LoraAdapter adapter = LoraAdapter::open(io, directory, model.spec);
   if (adapter.rank() > max_rank)
     fail(ErrorKind::kUsage,
          {fmt::format("the adapter has rank {}, and no more than {} are allowed", adapter.rank(), max_rank),
@@ -48,10 +52,18 @@ LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::i
   if (const auto method = rescaled_by(model.checkpoint))
     Log::get().warn(
         fmt::format("adapter {}: {} rescaled what the linears of {} read, so it fits only if it was trained "
-                    "on this checkpoint; one of the original model is folded into "
-                    "that (llmq merge) and quantized with it",
+                    "on this checkpoint; one of the original model is quantized with "
+                    "that (adapter in a recipe)",
                     directory.string(), *method, model.name));
   return adapter;
+}
+
+void fold_adapter(Io& io, const std::string& directory, LoadedModel& model) {
+  if (directory.empty()) return;
+  LoraAdapter adapter = open_adapter(model, directory, INT64_MAX, io);
+  model.adapter = FoldedAdapter{directory, adapter.rank(), adapter.linears(), adapter.bytes_of_opening()};
+  model.checkpoint =
+      folded(std::make_shared<const AdapterFold>(std::move(adapter), unpacked(model.checkpoint), model.spec));
 }
 
 }  // namespace llmq

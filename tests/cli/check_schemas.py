@@ -154,6 +154,16 @@ def write_adapter(folder):
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
+def with_adapter(jobs):
+    """One folded into a directory and into a GGUF."""
+    folds = ["--method", "rtn", "--set", "adapter=adapter", *SHORT]
+    jobs.quantize("adapted", *folds, "--set", "evaluate={max_windows: 1}")
+    jobs.output("adapted")
+    jobs.quantize("adapted.gguf", *folds, "--set", "format=gguf", "--set", "scheme=q4_k_m")
+    jobs.output("adapted.gguf")
+    jobs.quantize("planned", *folds, "--dry-run", name="plan")
+
+
 def quantizations(jobs):
     gguf = "--method imatrix --set format=gguf --set scheme=q4_k_m".split()
     budget = "--method gptq --target-bits 5 --set mixed.bits=[3,4,8] --set mixed.samples=2 --set output.versioned=true".split()
@@ -216,6 +226,7 @@ def conversions(jobs):
         for _ in ("done", "unchanged"):
             jobs.run(words[0], *words)
         jobs.output(words[2])
+    with_adapter(jobs)
 
 
 def looks(jobs):

@@ -116,6 +116,33 @@ TEST(Merge, FoldsIntoWhatNf4StandsFor) {
   EXPECT_THAT(read_file(scratch / "nf4-merged/config.json"), Not(HasSubstr("quantization_config")));
 }
 
+// QLoRA's way in one recipe, which is a preset, and in two commands.
+TEST(Merge, IsOneRecipeWithQuantize) {
+  const Scratch scratch;
+  const std::string adapter = adapter_in(scratch), base = scratch / "nf4", merged = scratch / "merged";
+  ASSERT_EQ(run_llmq({"convert", tinystories(), base, "--to", "bitsandbytes", "--double-quant"}).exit_code,
+            0);
+  ASSERT_EQ(run_llmq({"merge", base, "--lora", adapter, merged}).exit_code, 0);
+  const auto quantize = [&](const std::string& model, const std::string& folded, const std::string& to) {
+    return run_llmq({"quantize", "--recipe", std::string(LLMQ_SOURCE_DIR) + "/recipes/qlora-awq.yaml",
+                     "--model", model, "--set", "adapter=" + folded, "--output", scratch / to, "--set",
+                     "calibration.samples=2", "--set", "calibration.sequence_length=64", "--json"});
+  };
+  const Outcome one = quantize(base, adapter, "one"), two = quantize(merged, "''", "two");
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_EQ(one.json().at("digest"), two.json().at("digest"));
+  EXPECT_THAT(one.err, HasSubstr("adapter " + adapter + ": 14 linears of rank up to 4"));
+  EXPECT_EQ(run_llmq({"verify", scratch / "one", "--rebuild"}).exit_code, 0);
+  EXPECT_EQ(quantize(base, adapter, "one").json().at("status").as_string(), "unchanged");
+  adapter_in(scratch, "adapter", 2);
+  EXPECT_EQ(quantize(base, adapter, "one").exit_code, 2) << "another adapter is another job";
+  write_file(adapter + "/adapter_model.safetensors", "<html>");
+  const Outcome bad = quantize(base, adapter, "bad");
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("adapter_model.safetensors"));
+}
+
 // Rounding leaves what a linear reads as it was; AWQ does not, and an adapter of the original would be
 // applied to something else.
 TEST(Lora, WarnsWhereTheInputsWereRescaled) {

@@ -12,6 +12,7 @@
 #include "model/families/tower.h"
 #include "model/gguf/gguf_model.h"
 #include "model/linear_source.h"
+#include "model/packed/unpacked.h"
 #include "ranks/agreement.h"
 #include "tokenizer/gguf_tokenizer.h"
 
@@ -239,6 +240,8 @@ bool is_kv_scale(const std::string& name) {
 }
 
 DType written_dtype(const StoredTensor& tensor) {
+  if (const ChangedNumbers* changed = changed_numbers(tensor))
+    return changed->rounded_to().value_or(DType::kBF16);
   if (tensor.bits_and_bytes && tensor.view.dtype == DType::kF4) return tensor.bits_and_bytes->dtype;
   return is_block_type(tensor.view.dtype) || tensor.is_scaled() ? DType::kBF16 : tensor.view.dtype;
 }

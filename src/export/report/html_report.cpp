@@ -287,11 +287,13 @@ Json blocks(const Page& page) {
 std::string make_html_report(const Json& report) {
   using namespace html;
   const Page page = read_page(report);
-  const Json *const tool = report.find("tool"), *const recipe = report.find("recipe");
+  const Json *const tool = report.find("tool"), *const recipe = report.find("recipe"),
+                    *const adapter = report.find("adapter");
   return render_page(
       kReportTemplate,
       Json::object({{"title", last_part(text_at(report, "model"))},
-                    {"model", text_at(report, "model")},
+                    {"model", text_at(report, "model") +
+                                  (adapter == nullptr ? "" : " with " + text_at(*adapter, "directory"))},
                     {"method", text_at(report, "method")},
                     {"scheme", text_at(report, "scheme")},
                     {"format", text_at(report, "format")},

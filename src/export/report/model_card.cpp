@@ -74,6 +74,9 @@ std::string what_was_done(const RunFacts& run) {
   const auto row = [&](const std::string& what, const std::string& value) {
     if (!value.empty()) text += "| " + what + " | " + value + " |\n";
   };
+  if (run.adapter)
+    row("adapter", fmt::format("{}: rank {}, {} linears", run.adapter->directory, run.adapter->rank,
+                               run.adapter->linears));
   row("method", run.method);
   row("scheme", run.scheme);
   row("format", run.format);
@@ -106,7 +109,7 @@ std::string loading(std::span<const LoaderVerdict> loaders) {
 std::string make_model_card(const RunFacts& run, const CardFacts& card,
                             std::span<const LoaderVerdict> loaders) {
   return front_matter(run, card) + "\n# " + card.title + "\n\n" +
-         fmt::format("{} quantized with {} to {}, stored as {}.\n", run.model, run.method, run.scheme,
+         fmt::format("{} quantized with {} to {}, stored as {}.\n", run.original(), run.method, run.scheme,
                      run.format) +
          measured_table(card) + what_was_done(run) + loading(loaders);
 }

@@ -4,6 +4,8 @@
 
 namespace llmq {
 
+std::string RunFacts::original() const { return adapter ? model + " with " + adapter->directory : model; }
+
 Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, const Json& run) {
   Json report = Json::object({{"schema", kReportSchema},
                               {"tool", Json::object({{"name", "llmq"}, {"version", facts.version}})},
@@ -21,6 +23,10 @@ Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, 
                               {"job", facts.job},
                               {"digest", facts.digest},
                               {"loaders", to_json(loaders)}});
+  if (facts.adapter)
+    report["adapter"] = Json::object({{"directory", facts.adapter->directory},
+                                      {"rank", facts.adapter->rank},
+                                      {"linears", facts.adapter->linears}});
   if (run.is_object())
     for (const Json::Member& member : run.members())
       if (report.find(member.first) == nullptr) report[member.first] = member.second;

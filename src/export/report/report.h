@@ -5,6 +5,8 @@
 // directory is: tool, source, method, format, sizes, bits per weight, digests of the calibration tokens, the
 // recipe, and which loaders take it. No host name and no user name enter.
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,10 +25,18 @@ struct CardHeader {
   std::string quantized_by;
 };
 
+// That was folded into the model before it was rounded.
+struct ReportedAdapter {
+  std::string directory;  // as the user named it
+  std::int64_t rank = 0;  // the largest
+  std::int64_t linears = 0;
+};
+
 struct RunFacts {
   std::string version;  // of llmq
   std::string command;  // as typed; empty when unknown
   std::string model;    // as the user named it
+  std::optional<ReportedAdapter> adapter;
   std::string method, scheme, format;
   Json recipe;
   Json job;            // what decided every byte (OutputTarget::job)
@@ -35,6 +45,8 @@ struct RunFacts {
   std::uint64_t bytes_in = 0, bytes_out = 0;
   double bits_per_weight = 0, bits_per_weight_total = 0;
   CardHeader card;
+  // What an output is held against: "models/llama", "models/llama with adapters/qlora".
+  std::string original() const;
 };
 
 // `run`: an object whose keys are kept after those above (QuantizeReport::to_json()); null is fine.

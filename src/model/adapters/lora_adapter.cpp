@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/pattern.h"
 #include "model/config_fields.h"
@@ -150,6 +151,7 @@ std::string tensor_name(const std::string& module, const char* matrix) {
 
 std::vector<float> read_finite(const Checkpoint& tensors, const StoredTensor& tensor) {
   std::vector<float> values = tensors.read_float32(tensor);
+  tensors.release(tensor);
   const auto wrong =
       std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
   if (wrong != values.end())
@@ -192,6 +194,7 @@ LoraAdapter LoraAdapter::open(Io& io, const Path& directory, const ModelSpec& sp
       read_config(Json::parse(read_text(io, config, kMostConfigBytes), config.string()), config.string());
   LoraAdapter adapter;
   adapter.directory_ = directory;
+  adapter.config_bytes_ = round_up(io.open(config)->size(), kIoBlock);
   adapter.tensors_ = Checkpoint::open_shards(io, directory, {weights}, Json());
   const auto refuse = [&](ErrorKind kind, const std::string& message, const std::string& where,
                           const std::string& hint) {
@@ -275,6 +278,22 @@ std::int64_t LoraAdapter::values() const {
   std::int64_t sum = 0;
   for (const StoredTensor& tensor : tensors_.tensors()) sum += tensor.view.shape[0] * tensor.view.shape[1];
   return sum;
+}
+
+std::uint64_t LoraAdapter::bytes_of_opening() const {
+  std::uint64_t bytes = config_bytes_ + tensors_.header_bytes();
+  for (const StoredTensor& tensor : tensors_.tensors()) bytes += Checkpoint::bytes_to_read(tensor);
+  return bytes;
+}
+
+std::uint64_t LoraAdapter::bytes_of_pair(std::size_t block, LinearId linear) const {
+  const Place& place = places_.at(block)[static_cast<std::size_t>(linear)].value();
+  std::uint64_t bytes = 0;
+  for (const char* matrix : {"lora_A", "lora_B"}) {
+    const StoredTensor& tensor = tensors_.at(tensor_name(place.module, matrix));
+    bytes += Checkpoint::bytes_to_read(tensor) - Checkpoint::bytes_kept(tensor);
+  }
+  return bytes;
 }
 
 std::vector<Path> LoraAdapter::files(Io& io, const Path& directory) {

@@ -6,7 +6,7 @@
 // does not carry out (DoRA, whole modules, biases, initialisations that change the base model, matrices of
 // the embedding or the head) is refused by its name, because an adapter that is carried out in part is
 // another model. fan_in_fan_out is of layers that these models do not have; PEFT drops it, too. Cost: one
-// pass over the adapter's values; they are read again when they are asked for.
+// pass over the adapter's values; they are read again when they are asked for, and leave the resident set.
 #pragma once
 #include <optional>
 #include <span>
@@ -44,6 +44,9 @@ class LoraAdapter {
   std::size_t linears() const;                              // that it changes
   std::int64_t rank() const;                                // the largest
   std::int64_t values() const;                              // of all matrices
+  // What open() counted of the files; and what pair() counts, of matrices that are not kept since then.
+  std::uint64_t bytes_of_opening() const;
+  std::uint64_t bytes_of_pair(std::size_t block, LinearId linear) const;
   const Path& directory() const { return directory_; }
   // that open() reads; Error(kBadInput) where one is missing
   static std::vector<Path> files(Io& io, const Path& directory);
@@ -56,6 +59,7 @@ class LoraAdapter {
   };
   Path directory_;
   Checkpoint tensors_;
+  std::uint64_t config_bytes_ = 0;
   std::vector<std::vector<std::optional<Place>>> places_;  // by block, by LinearId
 };
 

@@ -118,8 +118,14 @@ bool is_unpacked(const Checkpoint& checkpoint) {
                      [](const StoredTensor& tensor) { return tensor.unpacking != nullptr; });
 }
 
+const ChangedNumbers* changed_numbers(const StoredTensor& tensor) {
+  return dynamic_cast<const ChangedNumbers*>(tensor.unpacking.get());
+}
+
 DType stored_type(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   if (!tensor.unpacking) return tensor.view.dtype;
+  if (const ChangedNumbers* changed = changed_numbers(tensor); changed != nullptr && changed->rounded_to())
+    return *changed->rounded_to();
   for (const StoredTensor& beside : checkpoint.tensors())
     if (beside.view.dtype == DType::kF16 || beside.view.dtype == DType::kBF16) return beside.view.dtype;
   return DType::kBF16;

@@ -172,6 +172,10 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
                         Compute compute, std::uint64_t memory_limit, const PlannedDevices& shared) {
   check_intent(recipe);
   refuse_packed(checkpoint);
+  if (checkpoint.is_gguf() && !recipe.adapter.empty())
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF is made of another one tensor by tensor, without a place for an adapter", recipe.source,
+          "adapter", "fold it first: llmq merge MODEL.gguf --lora DIR OUT, and quantize that"});
   GgufPlan plan;
   plan.ranks = shared.ranks;
   plan.joining_bytes = shared.joining_bytes;

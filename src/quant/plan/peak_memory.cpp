@@ -12,6 +12,7 @@
 #include "device/gram_rows.h"
 #include "export/formats/packed_formats.h"
 #include "export/output/model_writer.h"
+#include "model/packed/unpacked.h"
 #include "model/row_chunks.h"
 #include "quant/methods/gptq/host_rows.h"
 #include "quant/methods/gram_loss.h"
@@ -37,6 +38,10 @@ std::uint64_t kept_square(std::uint64_t k) { return is_recycled(k * k * 4) ? k *
 std::uint64_t chunk_square(std::uint64_t k) { return is_recycled(k * k * 4) ? 0 : k * k * 2; }
 // Codes until they are numbers, with a scale in FP32 and a zero for each 16: no group is smaller.
 std::uint64_t unpacked_codes(std::uint64_t codes) { return codes + codes / 16 * 5; }
+bool is_made_of_codes(const StoredTensor& tensor) {
+  const ChangedNumbers* const changed = changed_numbers(tensor);
+  return changed != nullptr ? changed->of_codes() : tensor.unpacking != nullptr;
+}
 
 }  // namespace
 
@@ -79,9 +84,11 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
     else if (!replaced.contains(tensor.name))  // is copied whole
       largest_band_ = std::max(
           largest_band_, elements * (4 + static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)))));
-    if (!checkpoint.is_gguf() && !tensor.in_order() && tensor.view.shape.rank() == 2)
+    const ChangedNumbers* const changed = changed_numbers(tensor);
+    if (changed != nullptr) beside_ = std::max(beside_, changed->bytes_beside());
+    if ((changed != nullptr || !checkpoint.is_gguf()) && !tensor.in_order() && tensor.view.shape.rank() == 2)
       largest_apart_ =
-          std::max(largest_apart_, elements * 4 + (tensor.unpacking ? unpacked_codes(elements) : 0));
+          std::max(largest_apart_, elements * 4 + (is_made_of_codes(tensor) ? unpacked_codes(elements) : 0));
     slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
   }
   if (plan.ranks > 1) tokens_ = std::min(tokens_, positive(plan.most_chunks()) * chunk_);
@@ -174,6 +181,7 @@ std::vector<MemoryItem> PeakMemory::reading() const {
 
 std::vector<MemoryItem> PeakMemory::with_base(const std::vector<MemoryItem>& more) const {
   std::vector<MemoryItem> items = {program(), {"tokenizer", positive(spec_.vocab_size) * kTokenizerBytes}};
+  if (beside_ != 0) items.push_back({"the adapter's matrices of a linear, while they are added", beside_});
   items.insert(items.end(), more.begin(), more.end());
   return items;
 }

@@ -167,7 +167,7 @@ class PeakMemory {
   std::uint64_t experts_at_once_;
   std::uint64_t element_, threads_, length_, all_tokens_, tokens_ /* of this rank */, chunk_,
       original_tokens_ = 0, largest_band_ = 0, slab_ = 0, largest_planned_ = 0, largest_of_tower_ = 0,
-      largest_apart_ = 0;
+      largest_apart_ = 0, beside_ = 0;
   std::map<std::string, QuantScheme> planned_;
 };
 

@@ -148,6 +148,7 @@ struct Key {
 const auto kKeys = std::to_array<Key>({
     {"version", apply_version},
     {"model", [](Recipe& r, const Yaml& v) { r.model = v.as_string(); }},
+    {"adapter", [](Recipe& r, const Yaml& v) { r.adapter = v.as_string(); }},
     {"output", [](Recipe& r, const Yaml& v) { r.output = v.as_string(); }},
     {"output.dir", [](Recipe& r, const Yaml& v) { r.output = v.as_string(); }},
     {"output.versioned", [](Recipe& r, const Yaml& v) { r.versioned = v.as_bool(); }},
@@ -307,6 +308,7 @@ void Recipe::set(const std::string& assignment) {
          {"no recipe key is called '" + path + "'", {}, "--set", "there are " + joined(known_keys(prefix))});
   }
   std::string* file = path == "model"                            ? &model
+                      : path == "adapter"                        ? &adapter
                       : path == "output" || path == "output.dir" ? &output
                       : path == "gguf.importance"                ? &gguf.importance
                       : path == "gguf.imatrix_out"               ? &gguf.imatrix_out

@@ -67,6 +67,7 @@ struct CardRequest {
 struct Recipe : MethodOptions {
   std::string source;  // file, or "command line"
   std::string model, output;
+  std::string adapter;                      // directory of one that is folded into the model; empty: none
   bool versioned = false;                   // output: {dir, versioned, keep}
   std::int64_t keep = 0;                    // versions kept; 0: all
   std::optional<std::int64_t> shard_bytes;  // of tensors in a shard at most; none: 5 GB

@@ -158,6 +158,7 @@ Json Recipe::to_json() const {
       {"version", Json(1)},
       {"source", Json(source)},
       {"model", Json(model)},
+      {"adapter", Json(adapter)},
       {"output", Json(output)},
       {"shard_bytes", shard_bytes ? Json(*shard_bytes) : Json()},
       {"method", text_list(methods)},

@@ -18,7 +18,8 @@ using testing::recipe_error;
 
 TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
   const Recipe r = Recipe::parse(
-      "version: 1\nmodel: m\noutput: {dir: out/x, versioned: true, keep: 5}\nmethod: [smoothquant, gptq]\n"
+      "version: 1\nmodel: m\nadapter: a/b\noutput: {dir: out/x, versioned: true, keep: 5}\nmethod: "
+      "[smoothquant, gptq]\n"
       "scheme: {weights: {bits: 8, group_size: 64, symmetric: false}, activations: {bits: 8, dynamic: "
       "true}}\nformat: gptq_v2\n"
       "calibration: {text: [a.txt, builtin:c4], samples: 3, sequence_length: 7, seed: 9, shuffle: false, "
@@ -30,6 +31,7 @@ TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
       "evaluate: {text: builtin:wikitext-2, max_delta_ppl: 0.5}\n",
       "r.yaml");
   EXPECT_EQ(r.model, "m");
+  EXPECT_EQ(r.adapter, "a/b");
   EXPECT_EQ(r.output, "out/x");
   EXPECT_TRUE(r.versioned);
   EXPECT_EQ(r.keep, 5);
@@ -186,7 +188,7 @@ TEST(Presets, EveryFileUnderRecipesIsRead) {
 TEST(Recipe, ReadsBackWhatAReportHolds) {
   for (const char* text :
        {"version: 1\nmodel: m\noutput: o\nmethod: rtn\n",
-        "model: 'C:\\m \"x\" \u00fc'\noutput: out/x\nmethod: [smoothquant, gptq]\n"
+        "model: 'C:\\m \"x\" \u00fc'\nadapter: 'a b'\noutput: out/x\nmethod: [smoothquant, gptq]\n"
         "scheme: {weights: {bits: 8, group_size: 64, symmetric: false}, activations: {bits: 8, dynamic: "
         "false}}\n"
         "format: gptq_v2\n"
