@@ -1,5 +1,6 @@
 #include "tools/conversion.h"
 
+#include "base/error.h"
 #include "job/conversion_job.h"
 #include "ranks/agreement.h"
 #include "tools/interrupt.h"
@@ -39,6 +40,19 @@ int report_unchanged(const PublishedOutput& found, const ConvertRequest& request
   return 0;
 }
 
+// "re:.*down_proj=q6_k"
+GgufTypeRequest read_tensor_type(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  const std::string type = equals == std::string::npos ? "" : text.substr(equals + 1);
+  const std::optional<DType> found = find_gguf_tensor_type(type);
+  if (equals == 0 || (!found && type != "dense"))
+    fail(ErrorKind::kUsage, {fmt::format("'{}' is no NAME=TYPE", text),
+                             {},
+                             "--tensor-type",
+                             "types: dense, " + gguf_tensor_type_names()});
+  return {text.substr(0, equals), found};
+}
+
 int run(Conversion& conversion, const Session& session) {
   watch_signals();
   ConvertRequest& request = conversion.request;
@@ -47,6 +61,8 @@ int run(Conversion& conversion, const Session& session) {
   begin_together(session.shared(), [&] {
     if (!conversion.split_max_size.empty())
       request.split_max_size = parse_bytes(conversion.split_max_size, "--split-max-size");
+    for (const std::string& text : conversion.tensor_types)
+      request.tensor_types.push_back(read_tensor_type(text));
   });
   request.threads = session.globals.threads;
   request.on_tensor = [](const std::string&) { throw_if_interrupted(); };

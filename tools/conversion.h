@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "export/convert.h"
 #include "tools/command.h"
@@ -12,6 +13,7 @@ namespace llmq::tools {
 struct Conversion {
   ConvertRequest request;
   std::string destination, dtype, split_max_size;  // as they are given; empty where they are not
+  std::vector<std::string> tensor_types;           // "NAME=TYPE"
   bool paranoid = false;                           // believe no digest of an earlier run
 };
 

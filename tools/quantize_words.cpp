@@ -109,10 +109,12 @@ void print_planned(const GgufPlan& plan, const PlanCosts& costs, const PlanOutli
   print_line(fmt::format("{} to {}, written as gguf: {} tensors, {:.3f} bits per weight; importance: {}",
                          plan.method, outline.scheme, plan.tensors.size(), plan.bits_per_weight(),
                          plan.importance));
+  if (!plan.asked_types.empty()) print_line("types that overrides name: " + plan.asked_text());
   print_bytes("memory", costs.memory, costs.peak_bytes);
   print_reads(costs.reads);
   print_line(fmt::format("writes {}, {:.2f} TFLOP", bytes_text(costs.bytes_out), costs.flops / 1e12));
   print_time(time);
+  for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
 
 void print_evaluation(const JobOutcome& o) {

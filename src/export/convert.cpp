@@ -261,6 +261,13 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   begin_together(ranks_of(request.target), [&] {
     spec = ModelSpec::read(checkpoint);
     job.file_type = gguf_type(request, checkpoint, spec);
+    if (request.tensor_types.empty()) return;
+    const std::unique_ptr<GgufTensorSource> source =
+        open_gguf_tensors(io, checkpoint, spec, job.file_type == nullptr || is_of_converter(*job.file_type));
+    AskedGgufTypes asked = find_asked_types(request.tensor_types, job.file_type, checkpoint, spec,
+                                            source->tensors(), {}, "--tensor-type");
+    job.asked_types = std::move(asked.types);
+    for (const std::string& warning : asked.warnings) tell(request, warning);
   });
   GgufOutput output(io, checkpoint, spec, job);
   tell(request, output.told_of_second_rounding());
@@ -282,7 +289,16 @@ Json conversion_json(const ConvertRequest& request) {
   if (!request.adapter.empty()) asked["adapter"] = request.adapter;
   if (request.split_max_size != 0) asked["split_max_size"] = request.split_max_size;
   if (request.double_quant) asked["double_quant"] = true;
+  if (!request.tensor_types.empty()) asked["tensor_types"] = tensor_types_json(request.tensor_types);
   return asked;
+}
+
+Json tensor_types_json(const std::vector<GgufTypeRequest>& requests) {
+  Json list = Json::array();
+  for (const GgufTypeRequest& one : requests)
+    list.push_back(Json::object(
+        {{"match", Json(one.match)}, {"type", Json(one.type ? gguf_tensor_type_name(*one.type) : "dense")}}));
+  return list;
 }
 
 ConvertRequest conversion_request(const Json& asked, const std::string& file) {
@@ -295,6 +311,10 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
   if (const Json* size = asked.find("split_max_size");
       size != nullptr && size->is_integer() && size->as_integer() > 0)
     request.split_max_size = static_cast<std::uint64_t>(size->as_integer());
+  if (const Json* types = asked.find("tensor_types"); types != nullptr)
+    for (const Json& one : types->items())
+      request.tensor_types.push_back(
+          {one.at("match").as_string(), find_gguf_tensor_type(one.at("type").as_string())});
   if (const Json* nested = asked.find("double_quant"); nested != nullptr)
     request.double_quant = *nested == Json(true);
   return request;
@@ -313,6 +333,9 @@ void check_conversion(const ConvertRequest& request) {
                                    fmt::format("formats: {}", fmt::join(names, ", "))});
   if (request.double_quant && request.to != kNf4Format)
     fail(ErrorKind::kUsage, {"scales are nested in NF4 only", {}, "--double-quant", "--to bitsandbytes"});
+  if (!request.tensor_types.empty() && request.to != kGgufFormat)
+    fail(ErrorKind::kUsage,
+         {"only a GGUF's tensors have types of their own", {}, "--tensor-type", "--to gguf"});
   if (!request.adapter.empty() && request.to != "safetensors")
     fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only",
                                    {},

@@ -5,7 +5,8 @@
 //                    told otherwise, which holds every (code - zero) * scale exactly), or a dense one (as
 //                    stored, or in the type asked for)
 //   to gguf          one file; of a GGUF every tensor as it is stored; in a type asked for exact for F32 and
-//                    for tensors that have it, else rounded as llama.cpp rounds
+//                    for tensors that have it, else rounded as llama.cpp rounds; single tensors may have
+//                    types of their own
 //   to bitsandbytes  NF4 of the blocks' linears (export/formats/nf4.h), rounded as bitsandbytes rounds; all
 //                    else as stored, or in the type asked for
 //   to a packed one  from a packed one: the same codes, scales and zeros in the other layout
@@ -24,20 +25,23 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/io.h"
 #include "base/json.h"
+#include "export/gguf/asked_types.h"
 #include "export/output/model_writer.h"
 #include "io/checkpoint.h"
 
 namespace llmq {
 
 struct ConvertRequest {
-  std::string source;                // as the user named it
-  OutputTarget target;               // its `single_file` follows from `to`
-  std::string to = "safetensors";    // "gguf", "bitsandbytes" or one of packed_formats(), or refused
-  std::optional<std::string> dtype;  // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
-  std::string adapter;               // directory of one that is folded in; empty: none
+  std::string source;                         // as the user named it
+  OutputTarget target;                        // its `single_file` follows from `to`
+  std::string to = "safetensors";             // "gguf", "bitsandbytes" or one of packed_formats(), or refused
+  std::optional<std::string> dtype;           // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
+  std::vector<GgufTypeRequest> tensor_types;  // to gguf: types of single tensors
+  std::string adapter;                        // directory of one that is folded in; empty: none
   // Bytes of tensors in each file of a GGUF (split_gguf()), or of each shard; 0: one file, shards of 5 GB.
   std::uint64_t split_max_size = 0;
   bool double_quant = false;  // to bitsandbytes: the scales are rounded to 8 bits, too
@@ -65,6 +69,8 @@ struct ConvertReport {
 // form. {source, to, dtype}, and what else was asked
 Json conversion_json(const ConvertRequest& request);
 ConvertRequest conversion_request(const Json& asked, const std::string& file);
+// [{match, type}], what single tensors were asked for in.
+Json tensor_types_json(const std::vector<GgufTypeRequest>& requests);
 
 // Error(kUsage, kUnsupported) for what no checkpoint could be converted to.
 void check_conversion(const ConvertRequest& request);

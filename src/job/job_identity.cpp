@@ -79,6 +79,7 @@ Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkp
        {"name", is_one_file(request.to) ? Json(request.source) : Json()}});
   if (request.split_max_size != 0) job["convert"]["split_max_size"] = request.split_max_size;
   if (request.double_quant) job["convert"]["double_quant"] = true;
+  if (!request.tensor_types.empty()) job["convert"]["tensor_types"] = tensor_types_json(request.tensor_types);
   add_adapter(job, request.adapter, sha256);
   return job;
 }

@@ -165,7 +165,7 @@ def with_adapter(jobs):
 
 
 def quantizations(jobs):
-    gguf = "--method imatrix --set format=gguf --set scheme=q4_k_m".split()
+    gguf = [*"--method imatrix --set format=gguf --set scheme=q4_k_m --set".split(), "overrides=[{match: 're:.*mlp', scheme: q8_0}, {match: lm_head, scheme: dense}]"]
     budget = "--method gptq --target-bits 5 --set mixed.bits=[3,4,8] --set mixed.samples=2 --set output.versioned=true".split()
     jobs.quantize("rtn", "--method", "rtn")
     jobs.output("rtn")
@@ -221,7 +221,7 @@ def journals(jobs):
 
 def conversions(jobs):
     write_adapter(jobs.folder / "adapter")
-    for words in (["convert", "rtn", "gptq", "--to", "gptq_v2"], ["convert", MODEL, "dense.gguf", "--to", "gguf"], ["merge", MODEL, "merged", "--lora", "adapter"],
+    for words in (["convert", "rtn", "gptq", "--to", "gptq_v2"], ["convert", MODEL, "dense.gguf", "--to", "gguf", "--tensor-type", "q_proj=q8_0"], ["merge", MODEL, "merged", "--lora", "adapter"],
                   ["convert", MODEL, "nf4", "--to", "bitsandbytes", "--double-quant"], ["convert", MODEL, "shards", "--split-max-size", "1MB"]):
         for _ in ("done", "unchanged"):
             jobs.run(words[0], *words)

@@ -32,6 +32,13 @@ void add_convert(CLI::App& app, Session& session) {
           "such as w4a16_g64, which is the usual one. To gguf (a GGUF's tensors keep theirs without): " +
               gguf_file_type_names())
       ->type_name("TYPE");
+  command
+      ->add_option("--tensor-type", options->tensor_types,
+                   "To gguf: the type of the linears that match, by their names in the checkpoint, such as "
+                   "lm_head=q8_0, 're:.*layers.0.*=q6_k' or model.embed_tokens=dense; may be repeated, and "
+                   "the last that matches wins")
+      ->type_name("NAME=TYPE")
+      ->allow_extra_args(false);
   command->add_flag("--double-quant", options->request.double_quant,
                     "To bitsandbytes: the scales of NF4 in 8 bits, too (bnb_4bit_use_double_quant)");
   command

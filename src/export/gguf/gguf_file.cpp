@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "export/gguf/asked_types.h"
 #include "export/gguf/gguf_metadata.h"
 #include "export/output/published_output.h"
 #include "io/codes/first_rounding.h"
@@ -103,6 +104,7 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
                                  request_.weighted);
     else
       for (const GgufMixTensor& tensor : tensors_->tensors()) types_.push_back(tensor.stored);
+    give_asked_types(request_.asked_types, tensors_->tensors(), types_);
   });
   first_begins(ranks_, [&] { open_file(checkpoint, spec); });
   share_what_is_done();

@@ -37,7 +37,9 @@ struct GgufRequest {
   std::string name;        // the model as the user named it
   Io* model_io = nullptr;  // by what its tensors are read and counted; null: by what the output is written
   const GgufFileType* file_type = nullptr;  // null, of a GGUF alone: its tensors keep their types
-  bool copies = false;                      // tensors that have the wanted type already (is_copied())
+  // By tensor, in place of what that chooses (export/gguf/asked_types.h).
+  std::map<std::string, DType> asked_types = {};
+  bool copies = false;  // tensors that have the wanted type already (is_copied())
   // "general.license" and "general.quantized_by"; empty: the first as the model's card has it.
   std::string license = {}, quantized_by = {};
   bool weighted = false;  // an importance will be given

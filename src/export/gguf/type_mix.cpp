@@ -1,5 +1,7 @@
 #include "export/gguf/type_mix.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -38,6 +40,12 @@ enum FileTypeId : std::uint32_t {
 };
 
 enum class MixPart { kEmbedding, kOutput, kValue, kKey, kAttentionOutput, kDown, kOther };
+
+std::string in_lower_case(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
 
 bool holds(const std::string& name, std::string_view part) { return name.find(part) != std::string::npos; }
 
@@ -199,7 +207,68 @@ DType mixed_type(Walk& walk, const GgufMixTensor& tensor) {
   }
 }
 
-DType fitting_type(DType type, std::int64_t columns) {
+}  // namespace
+
+const GgufFileType* find_gguf_file_type(std::string_view name) {
+  std::string upper(name);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const auto& [brief, full] : kShortNames)
+    if (upper == brief) upper = full;
+  for (const GgufFileType& row : kFileTypes)
+    if (row.name == upper) return &row;
+  return nullptr;
+}
+
+std::string gguf_type_name(const GgufFileType& type) { return in_lower_case(type.name); }
+
+std::string gguf_file_type_names() {
+  std::string names;
+  for (const GgufFileType& row : kFileTypes) names += (names.empty() ? "" : ", ") + gguf_type_name(row);
+  return names;
+}
+
+std::string gguf_file_type_hint(bool float4) {
+  if (float4)
+    return "write a directory of that scheme (format: compressed-tensors), then convert it --to gguf, which "
+           "keeps its codes";
+  return "write one of " + gguf_file_type_names();
+}
+
+std::optional<DType> find_gguf_tensor_type(std::string_view name) {
+  const std::string lower = in_lower_case(name);
+  for (const GgufFileType& row : kFileTypes)
+    if (gguf_tensor_type_name(row.default_type) == lower) return row.default_type;
+  return std::nullopt;
+}
+
+std::string gguf_tensor_type_name(DType type) { return in_lower_case(dtype_row(type).name); }
+
+std::string gguf_tensor_type_names() {
+  std::vector<std::string> names;
+  for (const GgufFileType& row : kFileTypes)
+    if (std::string name = gguf_tensor_type_name(row.default_type); names.empty() || names.back() != name)
+      names.push_back(std::move(name));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool is_of_converter(const GgufFileType& file_type) {
+  return !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
+}
+
+GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors) {
+  const auto kept =
+      std::find_if(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.kept; });
+  GgufFileType stated = file_type;
+  if (kept != tensors.end() && !is_block_type(file_type.default_type))
+    stated.id = kept->stored == DType::kNVFP4 ? kNVFP4 : kMXFP4_MOE;
+  return stated;
+}
+
+bool may_have_block_type(const GgufMixTensor& tensor) {
+  return is_rounded(tensor) && !holds(tensor.name, "per_layer_model_proj");
+}
+
+DType fitting_gguf_type(DType type, std::int64_t columns) {
   const auto divides = [&](DType t) { return columns % dtype_row(t).block_elements == 0; };
   if (divides(type)) return type;
   switch (type) {
@@ -225,50 +294,6 @@ DType fitting_type(DType type, std::int64_t columns) {
   return divides(type) ? type : DType::kF16;
 }
 
-}  // namespace
-
-const GgufFileType* find_gguf_file_type(std::string_view name) {
-  std::string upper(name);
-  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  for (const auto& [brief, full] : kShortNames)
-    if (upper == brief) upper = full;
-  for (const GgufFileType& row : kFileTypes)
-    if (row.name == upper) return &row;
-  return nullptr;
-}
-
-std::string gguf_type_name(const GgufFileType& type) {
-  std::string name(type.name);
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return name;
-}
-
-std::string gguf_file_type_names() {
-  std::string names;
-  for (const GgufFileType& row : kFileTypes) names += (names.empty() ? "" : ", ") + gguf_type_name(row);
-  return names;
-}
-
-std::string gguf_file_type_hint(bool float4) {
-  if (float4)
-    return "write a directory of that scheme (format: compressed-tensors), then convert it --to gguf, which "
-           "keeps its codes";
-  return "write one of " + gguf_file_type_names();
-}
-
-bool is_of_converter(const GgufFileType& file_type) {
-  return !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
-}
-
-GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const GgufMixTensor> tensors) {
-  const auto kept =
-      std::find_if(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.kept; });
-  GgufFileType stated = file_type;
-  if (kept != tensors.end() && !is_block_type(file_type.default_type))
-    stated.id = kept->stored == DType::kNVFP4 ? kNVFP4 : kMXFP4_MOE;
-  return stated;
-}
-
 bool gguf_tensor_before(const std::string& name, const std::string& later) {
   const int a = layer_of(name), b = layer_of(later);
   return a != b ? a < b : name < later;
@@ -291,7 +316,7 @@ std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMi
     else if (!is_block_type(file_type.default_type))
       types.push_back(file_type.default_type);
     else
-      types.push_back(fitting_type(mixed_type(walk, tensor), tensor.shape.back()));
+      types.push_back(fitting_gguf_type(mixed_type(walk, tensor), tensor.shape.back()));
   }
   return types;
 }

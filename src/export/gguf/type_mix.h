@@ -8,6 +8,7 @@
 // have. Source: llama.cpp, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,11 @@ std::string gguf_type_name(const GgufFileType& type);  // "q4_k_m"
 std::string gguf_file_type_names();                    // "f32, f16, ..."
 // What to do in place of asking for another name; of 4-bit floats, whose codes a GGUF gets from a directory.
 std::string gguf_file_type_hint(bool float4);
+
+// Of one tensor: "q4_k", in any case. None for a name that is not one, such as "q4_k_m".
+std::optional<DType> find_gguf_tensor_type(std::string_view name);
+std::string gguf_tensor_type_name(DType type);  // "q4_k"
+std::string gguf_tensor_type_names();           // "f32, f16, ..."
 
 // What the rules look at besides names and shapes.
 struct GgufMixModel {
@@ -54,6 +60,11 @@ GgufFileType stated_file_type(const GgufFileType& file_type, std::span<const Ggu
 
 // Before `later` in the order in which llama.cpp goes through the tensors, which is the order of the file.
 bool gguf_tensor_before(const std::string& name, const std::string& later);
+
+// Whether a tensor is ever stored in blocks: a matrix that is neither norm, router nor convolution.
+bool may_have_block_type(const GgufMixTensor& tensor);
+// `type`, or what llama.cpp takes for it where its blocks do not divide a row of so many columns.
+DType fitting_gguf_type(DType type, std::int64_t columns);
 
 // A type for each tensor; `tensors` in that order. `importance`: whether an importance matrix is at hand.
 std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMixModel& model,

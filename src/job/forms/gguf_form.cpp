@@ -93,6 +93,7 @@ void GgufForm::open(const OutputTarget& target) {
   request.name = in_.recipe.model;
   request.model_io = &in_.model_io;
   request.file_type = plan_.file_type;
+  request.asked_types = plan_.asked_types;
   request.license = in_.recipe.card.license;
   request.quantized_by = in_.recipe.card.quantized_by;
   request.weighted = plan_.importance != "none";

@@ -1,9 +1,12 @@
 #include "quant/plan/gguf_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
+#include "export/gguf/asked_types.h"
 #include "export/gguf/tensor_source.h"
 #include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
@@ -23,11 +26,13 @@ void check_intent(const Recipe& recipe) {
   if (recipe.scheme)
     refuse("scheme", "a GGUF has types of its own",
            gguf_file_type_hint(recipe.scheme->weight_type == WeightType::kFloat4));
-  if (!recipe.overrides.empty() || !recipe.targets.empty() || recipe.ignore != Recipe().ignore)
-    refuse(!recipe.overrides.empty() ? "overrides"
-           : !recipe.targets.empty() ? "targets"
-                                     : "ignore",
-           "the types inside a GGUF follow llama.cpp's mixes", "leave it out");
+  if (!recipe.targets.empty() || recipe.ignore != Recipe().ignore)
+    refuse(!recipe.targets.empty() ? "targets" : "ignore", "the types inside a GGUF follow llama.cpp's mixes",
+           "leave it out, and name what shall have another type: overrides: [{match: NAME, scheme: bf16}]");
+  for (const SchemeOverride& one : recipe.overrides)
+    if (one.scheme && !one.gguf_type)
+      refuse("overrides", fmt::format("'{}' was given a scheme, and a GGUF has types of its own", one.match),
+             "write dense, or one of " + gguf_tensor_type_names());
   if (recipe.versioned)
     fail(ErrorKind::kUnsupported,
          {"a GGUF is one file and has no versions", recipe.source, "output.versioned", "name a .gguf file"});
@@ -71,6 +76,22 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& 
   if (plan.needs_calibration()) plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
+AskedGgufTypes asked_types(const Recipe& recipe, const GgufPlan& plan, const Checkpoint& checkpoint,
+                           const ModelSpec& spec, std::span<const GgufMixTensor> tensors) {
+  std::vector<GgufTypeRequest> requests;
+  for (const SchemeOverride& one : recipe.overrides) requests.push_back({one.match, one.gguf_type});
+  return find_asked_types(requests, plan.file_type, checkpoint, spec, tensors, recipe.source, "overrides");
+}
+
+// Whether the file has a linear in blocks.
+bool is_in_blocks(const GgufPlan& plan, const ModelSpec& spec, const LinearSpec& linear) {
+  DType type = plan.file_type->default_type;
+  if (plan.asked_types.empty()) return is_block_type(type);
+  for (const std::string& name : gguf_names(*gguf_family(spec), name_in_decoder(spec, linear.weight.tensor)))
+    if (const auto asked = plan.asked_types.find(name); asked != plan.asked_types.end()) type = asked->second;
+  return is_block_type(type);
+}
+
 // Tensors that are not read in bands: what is prepared for the forward pass, unpacked, or has its rows in
 // another order.
 std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& spec, const GgufPlan& plan) {
@@ -105,6 +126,16 @@ Plan GgufPlan::forward() const {
   plan.ranks = ranks;
   plan.joining_bytes = joining_bytes;
   return plan;
+}
+
+std::string GgufPlan::asked_text() const {
+  std::map<DType, int> counts;
+  for (const auto& [tensor, type] : asked_types) ++counts[type];
+  std::string text;
+  for (const auto& [type, count] : counts)
+    text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", dtype_row(type).name,
+                        count == 1 ? "1 tensor" : fmt::format("{} tensors", count));
+  return text;
 }
 
 std::uint64_t GgufPlan::Tensor::bytes_out() const {
@@ -182,15 +213,18 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   plan.method = recipe.methods.front();
   plan.file_type = find_gguf_file_type(recipe.gguf.type);
   plan.compute = compute;
-  if (!is_block_type(plan.file_type->default_type) && find_gguf_method(recipe.methods)->is_weighted)
-    fail(ErrorKind::kUsage,
-         {"importance changes nothing in " + recipe.gguf.type, recipe.source, "method", "write method: rtn"});
   resolve_importance(recipe, plan);
   resolve_calibration(recipe, spec, plan);
   const std::unique_ptr<GgufTensorSource> source =
       open_gguf_tensors(io, checkpoint, spec, is_of_converter(*plan.file_type));
-  const std::vector<DType> types =
+  std::vector<DType> types =
       choose_gguf_types(*plan.file_type, gguf_mix_model(spec), source->tensors(), plan.importance != "none");
+  AskedGgufTypes asked = asked_types(recipe, plan, checkpoint, spec, source->tensors());
+  plan.asked_types = std::move(asked.types);
+  give_asked_types(plan.asked_types, source->tensors(), types);
+  if (plan.importance != "none" && std::none_of(types.begin(), types.end(), is_block_type))
+    fail(ErrorKind::kUsage,
+         {"importance changes nothing in " + recipe.gguf.type, recipe.source, "method", "write method: rtn"});
   bool keeps_codes = false;  // of MXFP4, or of NVFP4
   for (std::size_t i = 0; i < types.size(); ++i) {
     const GgufMixTensor& tensor = source->tensors()[i];
@@ -200,9 +234,10 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   plan.warnings = told_of_source(recipe, checkpoint, spec, [&](const LinearSpec& linear) {
     const StoredTensor& weight = checkpoint.at(linear.weight.tensor);
     const DType stored = weight.view.dtype;
-    if (!is_block_type(plan.file_type->default_type)) return false;  // numbers become numbers
+    if (!is_in_blocks(plan, spec, linear)) return false;  // numbers become numbers
     return !keeps_codes || !(weight.exponents || stored == DType::kMXFP4 || stored == DType::kNVFP4);
   });
+  plan.warnings.insert(plan.warnings.end(), asked.warnings.begin(), asked.warnings.end());
   if (plan.needs_calibration() && compute == Compute::kBFloat16 && !shared.own_products.empty())
     plan.warnings.push_back(shared.own_products);
   PlanCosts costs = estimate_costs(plan, checkpoint, spec);

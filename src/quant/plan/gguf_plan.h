@@ -4,9 +4,10 @@
 //   method rtn      no importance, ggml's search: the file of llama-quantize
 //   method imatrix  importance of the calibration text or of a file; the wider search
 //
-// Types follow llama.cpp's mixes (export/gguf/type_mix.h), so `ignore`, `overrides` and `targets` have no
-// place here.
+// Types follow llama.cpp's mixes (export/gguf/type_mix.h), and `overrides` name others for single tensors
+// (export/gguf/asked_types.h). `ignore` and `targets` have no place here: what is not named follows the mix.
 #pragma once
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,7 +27,8 @@ struct GgufPlan {
   };
   std::string method;  // "rtn" or "imatrix"
   const GgufFileType* file_type = nullptr;
-  std::string importance;  // "none", "calibration" or a path
+  std::map<std::string, DType> asked_types;  // of tensors that overrides name
+  std::string importance;                    // "none", "calibration" or a path
   BlockSearch search = BlockSearch::kGgml;
   std::string imatrix_out;  // empty: nowhere
   Compute compute = Compute::kBFloat16;
@@ -39,6 +41,7 @@ struct GgufPlan {
   std::vector<std::string> warnings;
 
   Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost
+  std::string asked_text() const;  // "Q8_0 of 1 tensor, Q6_K of 2 tensors"
   bool needs_calibration() const { return importance == "calibration"; }
   std::uint64_t bytes_out() const;       // of all tensors, as they are written
   double bits_per_weight() const;        // over all tensors

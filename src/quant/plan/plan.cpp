@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/pattern.h"
 #include "export/formats/packed_formats.h"
+#include "export/gguf/type_mix.h"
 #include "io/codes/first_rounding.h"
 #include "model/linear_source.h"
 #include "quant/pipeline/activation_stream.h"
@@ -39,6 +40,11 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
          {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,
           recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
+  for (const SchemeOverride& one : recipe.overrides)
+    if (one.gguf_type && !one.scheme && *one.gguf_type != DType::kBF16)
+      fail(ErrorKind::kUsage, {fmt::format("scheme {} of '{}' is a type of GGUF, and the format is {}",
+                                           gguf_tensor_type_name(*one.gguf_type), one.match, recipe.format),
+                               recipe.source, "overrides", "write format: gguf"});
   const std::pair<const std::string&, const char*> of_gguf[] = {
       {recipe.gguf.importance, "gguf.importance"},
       {recipe.gguf.search, "gguf.search"},

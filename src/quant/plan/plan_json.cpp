@@ -59,7 +59,8 @@ Json plan_json(const GgufPlan& plan, const PlanCosts& costs) {
                        {"peak_bytes", Json(costs.peak_bytes)},
                        {"memory", named_bytes_json(costs.memory)},
                        {"reads", named_bytes_json(costs.reads)},
-                       {"tensors", list}});
+                       {"tensors", list},
+                       {"warnings", text_list(plan.warnings)}});
 }
 
 }  // namespace llmq

@@ -70,7 +70,7 @@ void apply_overrides(Recipe& r, const Yaml& v) {
       if (m.key == "match")
         entry.match = m.value.as_string();
       else if (m.key == "scheme")
-        entry.scheme = read_scheme_or_dense(m.value);
+        read_override(m.value, entry);
       else
         fail_unknown_key(item, m, "overrides." + m.key, kKnown);
     }

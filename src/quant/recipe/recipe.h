@@ -31,6 +31,8 @@ inline constexpr const char* kDenseWord = "dense";  // in place of a scheme: lin
 struct SchemeOverride {
   std::string match;
   std::optional<SchemeRequest> scheme;  // none: the linears stay as they are
+  // Where the word is one of GGUF's types; of them bf16 (dense elsewhere) and mxfp4 are known to others, too.
+  std::optional<DType> gguf_type = {};
 };
 
 struct MixedRequest {

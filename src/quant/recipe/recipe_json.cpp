@@ -5,8 +5,11 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "export/formats/output_format.h"
+#include "export/gguf/type_mix.h"
 #include "quant/recipe/option_words.h"
 #include "quant/recipe/recipe.h"
+#include "quant/recipe/yaml_fields.h"
 
 namespace llmq {
 namespace {
@@ -95,6 +98,15 @@ std::optional<SchemeRequest> scheme_or_dense_of(const Json& json, const std::str
   return scheme_of(json, file);
 }
 
+SchemeOverride override_of(const Json& json, const std::string& file) {
+  SchemeOverride asked{json.at("match").as_string(), std::nullopt};
+  if (json.at("scheme").is_string())
+    read_override(Yaml::parse(json.at("scheme").dump(), file), asked);
+  else
+    asked.scheme = scheme_of(json.at("scheme"), file);
+  return asked;
+}
+
 std::vector<std::string> names_of(const Json& list) {
   std::vector<std::string> names;
   for (const Json& item : list.items()) names.push_back(item.as_string());
@@ -138,8 +150,7 @@ Recipe read(const Json& json, const std::string& file) {
     if (key == "schemes")
       for (const Json& one : value.items()) recipe.mixed.schemes.push_back(scheme_or_dense_of(one, file));
     if (key == "overrides")
-      for (const Json& one : value.items())
-        recipe.overrides.push_back({one.at("match").as_string(), scheme_or_dense_of(one.at("scheme"), file)});
+      for (const Json& one : value.items()) recipe.overrides.push_back(override_of(one, file));
   }
   return recipe;
 }
@@ -149,7 +160,10 @@ Recipe read(const Json& json, const std::string& file) {
 Json Recipe::to_json() const {
   Json overrides_json = Json::array();
   for (const SchemeOverride& o : overrides)
-    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", asked_json(o.scheme)}}));
+    overrides_json.push_back(
+        Json::object({{"match", Json(o.match)},
+                      {"scheme", o.gguf_type && format == kGgufFormat ? gguf_tensor_type_name(*o.gguf_type)
+                                                                      : asked_json(o.scheme)}}));
   Json mixed_bits = Json::array();
   for (const int bits : mixed.bits) mixed_bits.push_back(Json(bits));
   Json mixed_schemes = Json::array();

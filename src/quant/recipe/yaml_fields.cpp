@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "export/gguf/type_mix.h"
 
 namespace llmq {
 namespace {
@@ -124,6 +125,23 @@ std::optional<SchemeRequest> read_scheme_or_dense(const Yaml& node) {
   if (node.kind() == Yaml::Kind::kScalar && (node.as_string() == kDenseWord || node.as_string() == "bf16"))
     return std::nullopt;
   return read_scheme(node);
+}
+
+void read_override(const Yaml& node, SchemeOverride& into) {
+  const std::string word = node.kind() == Yaml::Kind::kScalar ? node.as_string() : "";
+  into.gguf_type = find_gguf_tensor_type(word);
+  if (!into.gguf_type && find_gguf_file_type(word) != nullptr)
+    node.fail_here("'" + word + "' is what a whole GGUF mixes, and this is of single tensors",
+                   "write one of " + gguf_tensor_type_names());
+  into.scheme = std::nullopt;
+  if (into.gguf_type && word != "mxfp4") return;
+  try {
+    into.scheme = read_scheme_or_dense(node);
+  } catch (const Error& e) {
+    if (word.empty()) throw;
+    fail(e.kind(), {e.detail().message, e.detail().file, e.detail().where,
+                    e.detail().hint + "; in a GGUF " + gguf_tensor_type_names()});
+  }
 }
 
 void fail_unknown_key(const Yaml& parent, const Yaml::Member& member, const std::string& path,

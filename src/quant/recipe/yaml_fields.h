@@ -20,6 +20,8 @@ std::vector<std::string> read_names(const Yaml& node);  // a string or a sequenc
 SchemeRequest read_scheme(const Yaml& node);  // a scheme name, or {weights: {...}, activations: {...}}
 // The same, or `dense` (`bf16` as well) for linears that stay as they are: nothing.
 std::optional<SchemeRequest> read_scheme_or_dense(const Yaml& node);
+// The scheme of an override: the same, or one of GGUF's types.
+void read_override(const Yaml& node, SchemeOverride& into);
 std::string place_of(const Yaml& node);  // "3:7"
 std::string joined(const std::vector<std::string>& words, std::string_view separator = ", ");
 [[noreturn]] void fail_unknown_key(const Yaml& parent, const Yaml::Member& member, const std::string& path,

@@ -10,6 +10,7 @@
 #include "export/gguf/gguf_file.h"
 #include "job/conversion_job.h"
 #include "job/quantize_job.h"
+#include "model/gguf/gguf_fields.h"
 #include "model/open_checkpoint.h"
 #include "ranks/thread_ranks.h"
 #include "tests/support/temporary_directory.h"
@@ -45,6 +46,18 @@ TEST_F(SharedGguf, RoundingHasTheBytesOfOneProcess) {
     EXPECT_EQ(digest(job_by_ranks(request(name + "3", settings), 3)), alone) << type;
   }
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "q4_k_m-3/m.gguf.unfinished"));
+}
+
+TEST_F(SharedGguf, TypesThatOverridesNameAreInEveryRanksFile) {
+  const std::vector<std::string> plain = {"method=rtn", "scheme=q4_0"};
+  std::vector<std::string> named = plain;
+  named.push_back("overrides=[{match: down_proj, scheme: q8_0}]");
+  const Json document = job_by_ranks(request("1", named), 1);
+  EXPECT_EQ(digest(job_by_ranks(request("2", named), 2)), digest(document));
+  EXPECT_NE(digest(job_by_ranks(request("3", plain), 1)), digest(document));
+  const GgufFile file = open_gguf(system_io(), scratch_ / "1/m.gguf");
+  EXPECT_EQ(find_gguf_tensor(file.header, "blk.1.ffn_down.weight")->dtype, DType::kQ8_0);
+  EXPECT_EQ(find_gguf_tensor(file.header, "blk.1.ffn_up.weight")->dtype, DType::kQ4_0);
 }
 
 // Seven rows of most tensors to a slab, so that all ranks have some of each; and stacks are cut by matrices.

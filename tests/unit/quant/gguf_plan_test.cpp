@@ -80,8 +80,6 @@ TEST(GgufPlan, SaysWhatItCannotDo) {
   EXPECT_THAT(gguf_plan_error("method: rtn\nscheme: q4_k_x\n"), HasSubstr("q4_k_x"));
   EXPECT_THAT(gguf_plan_error("method: rtn\nignore: [lm_head, q_proj]\n"),
               HasSubstr("ignore: the types inside"));
-  EXPECT_THAT(gguf_plan_error("method: rtn\noverrides: [{match: a, scheme: w8a16_channel}]\n"),
-              HasSubstr("overrides: "));
   EXPECT_THAT(gguf_plan_error("method: imatrix\nkv_cache: {dtype: fp8}\n"),
               HasSubstr("kv_cache.dtype: a GGUF"));
   EXPECT_THAT(gguf_plan_error("method: rtn\nmixed: {bits: [3, 4]}\n"), HasSubstr("mixed.bits: "));
