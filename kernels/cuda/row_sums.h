@@ -129,7 +129,7 @@ struct SoftenRows {
 
 struct ShareColumns {
   using Arguments = ColumnShares;
-  static constexpr int kThreads = kRowThreads, kColumns = kWarp, kTogether = kThreads / kColumns;
+  static constexpr int kThreads = kRowThreads, kColumns = kWarp, kStrips = kThreads / kColumns;
   struct Shared {
     RowValues<double> sums;
   };
@@ -139,7 +139,7 @@ struct ShareColumns {
     const SoftRows& rows = a.rows;
     PerThread<double, kThreads> share;
     block.each([&](int t) { share[t] = 0; });
-    for (int64_t first = 0; first < rows.rows; first += kTogether * kRowsTogether) {
+    for (int64_t first = 0; first < rows.rows; first += kStrips * kRowsTogether) {
       block.each([&](int t) {
         const int64_t k = int64_t{block.x} * kColumns + t % kColumns,
                       begin = first + t / kColumns * kRowsTogether, left = rows.rows - begin;
@@ -156,7 +156,7 @@ struct ShareColumns {
       });
       block.barrier();
       block.each([&](int t) {
-        for (int i = 0; i < kTogether && t < kColumns; ++i) share[t] += shared.sums.get(t, i * kColumns + t);
+        for (int i = 0; i < kStrips && t < kColumns; ++i) share[t] += shared.sums.get(t, i * kColumns + t);
       });
       block.barrier();
     }

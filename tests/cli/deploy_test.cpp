@@ -76,7 +76,8 @@ TEST(Deploy, WhatCannotBeIsOneSentence) {
   const std::string three_bits = rounded_model(scratch, "gptq", {"scheme=w3a16_g64_sym", "format=gptq"}),
                     scales = rounded_model(
                         scratch, "scales",
-                        {"scheme=w8a16_g64_sym", "kv_cache.dtype=fp8", "calibration.samples=2"});
+                        {"scheme=w8a16_g64_sym", "kv_cache.dtype=fp8", "calibration.samples=2"}),
+                    modelopt = rounded_model(scratch, "modelopt", {"scheme=fp8", "format=modelopt"});
   const struct {
     std::string model;
     Words words;
@@ -88,6 +89,7 @@ TEST(Deploy, WhatCannotBeIsOneSentence) {
       {tinystories(), {"--to", "vllm-stack", "--engine", "llmq"}, "starts `vllm serve`"},
       {tinystories(), {"--to", "kserve", "--kv-cache-dtype", "q8"}, "of type 'q8'"},
       {scales, {"--to", "compose", "--kv-cache-dtype", "fp8_e5m2"}, "vLLM keeps no E5M2 beside"},
+      {modelopt, {"--to", "compose", "--kv-cache-dtype", "fp8_e5m2"}, "quant_method fp8 or modelopt"},
       {tinystories(), {"--to", "compose", "--draft", tinystories()}, "are both called"},
       {tinystories(), {"--to", "nomad"}, "--to"},
       {three_bits, {"--to", "compose"}, "does not load in vLLM 0.33"},

@@ -17,6 +17,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -85,15 +86,18 @@ def compiled_with_it(build, fault, overlay, whole, log):
     return objects + behind, ""
 
 
-def fails(build, faulty, target, names, unplanted, log):
-    """Whether tests that pass without the fault fail with it"""
+def fails(build, faulty, target, names, whole, unplanted, log):
+    """Whether tests that pass without the fault fail with it. What ends before its first test may do so by the way it was put together, and says
+    something where it holds the whole batch alone."""
     patience = 20 + 20 * unplanted(target, names)[-1]  # some faults leave a thread that waits for ever
     options = ["--gtest_break_on_failure"]  # the first failure is enough
     _, good, said = build.tests(faulty, names, log, patience, *options)
     recorded = unplanted.recorded(target, names)
-    if good or recorded is None:
-        return not good
     begun = re.findall(r"^\[ RUN      \] (\S+?),?$", said, re.M)
+    if good or not begun and not whole:
+        return False
+    if recorded is None:
+        return True
     if begun and begun[-1] in recorded[0]:
         if len(begun) == 1 or not build.tests(faulty, begun[-1], log, patience, *options)[1]:
             return True
@@ -112,7 +116,7 @@ def tried(build, fault, overlay, whole, unplanted, log):
         faulty = overlay / target
         if not build.link(target, objects, replaced, faulty, log):
             return False, f"{target} does not link with it"
-        seen = fails(build, faulty, target, names, unplanted, log)
+        seen = fails(build, faulty, target, names, whole, unplanted, log)
         faulty.unlink()
         if not seen:
             return False, f"SURVIVED {target} {names}"
@@ -135,6 +139,7 @@ def check(build, fault, unplanted):
         if passed == 0 or not good:
             return False, f"{target} {names} does not pass without it", log
     overlay = build.work / fault.name
+    shutil.rmtree(overlay, ignore_errors=True)  # of an entry that edited another file
     edited = overlay / fault.file
     edited.parent.mkdir(parents=True, exist_ok=True)
     edited.write_text(spaces_free(fault.old).sub(lambda _: fault.new, (ROOT / fault.file).read_text()))

@@ -26,8 +26,8 @@ class MadeUp:
     def __call__(self, target, names):
         return 1, True, [], 1.5
 
-    def seen(self):
-        return fails(self, "faulty", "target", "*", self, [])
+    def seen(self, whole=False):
+        return fails(self, "faulty", "target", "*", whole, self, [])
 
 
 class FailsTest(unittest.TestCase):
@@ -47,10 +47,14 @@ class FailsTest(unittest.TestCase):
             self.assertEqual(made_up.seen(), seen)
             self.assertEqual(made_up.asked[-1], "unplanted")
 
-    def test_so_is_what_the_record_does_not_call_passed_or_begins_nothing(self):
-        for begun in ["A.other"], []:
-            made_up = MadeUp(["A.a"], {"*": (begun, False)}, (1, False))
+    def test_so_is_what_the_record_does_not_call_passed(self):
+        self.assertFalse(MadeUp(["A.a"], {"*": (["A.other"], False)}, (1, False)).seen())
+
+    def test_what_begins_no_test_says_something_of_the_whole_batch_alone(self):
+        for recorded in ["A.a"], None:
+            made_up = MadeUp(recorded, {"*": ([], False)})
             self.assertFalse(made_up.seen())
+            self.assertTrue(made_up.seen(whole=True))
 
     def test_what_passes_is_not_seen(self):
         self.assertFalse(MadeUp(["A.a"], {"*": (["A.a"], True)}).seen())

@@ -1,9 +1,10 @@
 // The kernels for products with a weight, in the order in which they are asked:
 //
 //   fixed            BF16 inputs and numbers: a library's, in calibration (dense_products.h)
+//   by codes         inputs of 4 bits and the weight as codes of E2M1 (kernels/cuda/float4_linear.h), where a
+//                    device has that
 //   floats in groups inputs as code * level in BF16, the weight alike or in fragments of E2M1: matrix units
 //                    (device/low_precision.h)
-//   by codes         the same as codes on both sides (kernels/cuda/float4_linear.h), where a device has that
 //   rounded inputs   inputs of 8 bits, fragments of codes: matrix units (device/low_precision.h)
 //   fragments        BF16 inputs, fragments of BF16 numbers or codes: matrix units (kernels/cuda/linear.h)
 //   codes            codes of one byte, dequantized one by one in FP32 (kernels/cuda/product.h)

@@ -10,7 +10,7 @@ namespace llmq {
 // y = x w^T + bias by the first kernel that takes the weight; bias may be null.
 void multiply(CudaWork& work, const TensorView& y, const TensorView& x, const CudaWeight& w,
               const float* bias);
-// What is wrong with a device's products of E2M1 by E2M1, as a clause, tried by two of them; empty where
+// What is wrong with a device's products of E2M1 by E2M1, as a clause, tried by four of them; empty where
 // nothing is (float4_trial.cpp). The device has them (float4_linear()).
 std::string float4_fault(CudaWork& work);
 // Backend::quadratic_form.

@@ -4,7 +4,7 @@
 // Codes, scales and inputs are such that every partial sum, in whatever order, is a multiple of a unit and
 // less than 2^24 of it, so that a unit which adds in FP32 has no choice: another fragment, another scale, or
 // fewer bits kept of a sum show. Both schemes, blocks of both shapes, sides that are no multiples of a tile,
-// and a row with an input that is no number, which alone may be lost. Two products of 72 features and 176
+// and a row with an input that is no number, which alone may be lost. Four products of 72 features and 176
 // columns: microseconds.
 #include "device/cuda/cuda_products.h"
 

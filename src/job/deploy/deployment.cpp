@@ -226,6 +226,16 @@ Json list_of(const Words& words) {
   return list;
 }
 
+// Whether vLLM multiplies keys and values by scales of the checkpoint: of fp8 and modelopt even where none
+// are stored, and beside E5M2 it then does not start (vLLM, _init_kv_cache_quant).
+bool has_kv_scales_for_vllm(const Checkpoint& checkpoint) {
+  if (LinearSource::open(checkpoint).kv_cache()) return true;
+  const Json* const said = checkpoint.config().find("quantization_config");
+  const Json* const method = said == nullptr || !said->is_object() ? nullptr : said->find("quant_method");
+  return method != nullptr && method->is_string() &&
+         (method->as_string() == "fp8" || method->as_string().starts_with("modelopt"));
+}
+
 }  // namespace
 
 Json deployment(Io& io, const DeploymentRequest& request) {
@@ -235,9 +245,11 @@ Json deployment(Io& io, const DeploymentRequest& request) {
   const Inspection found = inspect(io, request.model, false);
   if (request.engine == "vllm") {
     check_vllm_loads(found, "MODEL");
-    if (request.kv_cache == "fp8_e5m2" && LinearSource::open(checkpoint).kv_cache())
-      refuse_deployment("vLLM keeps no E5M2 beside a checkpoint with scales of a KV cache",
-                        "--kv-cache-dtype", "take fp8, or --engine llmq");
+    if (request.kv_cache == "fp8_e5m2" && has_kv_scales_for_vllm(checkpoint))
+      refuse_deployment(
+          "vLLM keeps no E5M2 beside a checkpoint with scales of a KV cache, nor beside one of "
+          "quant_method fp8 or modelopt",
+          "--kv-cache-dtype", "take fp8, or --engine llmq");
   }
   const std::string source = std::filesystem::absolute(checkpoint.path()).lexically_normal().string();
   const std::string name = last_name(source);
