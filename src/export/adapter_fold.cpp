@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/codes/first_rounding.h"
 #include "model/packed/unpacked.h"
 #include "tensor/stored_float.h"
 
@@ -44,9 +45,15 @@ class FoldedLinear final : public ChangedNumbers {
            fold_->adapter().bytes_of_pair(place_.block, place_.linear.id);
   }
   std::uint64_t bytes_kept() const override { return Checkpoint::bytes_kept(tensor_); }
+  std::uint64_t bytes_kept_beside() const override {
+    return fold_->adapter().bytes_kept_of_pair(place_.block, place_.linear.id);
+  }
   std::uint64_t bytes_on_disk() const override { return tensor_.bytes_on_disk(); }
   std::vector<std::string> told() const override {
-    return tensor_.unpacking ? tensor_.unpacking->told() : std::vector<std::string>();
+    if (tensor_.unpacking) return tensor_.unpacking->told();
+    const std::string form = first_rounding(tensor_);
+    return form.empty() ? std::vector<std::string>()
+                        : std::vector<std::string>{told_of_second_rounding(place_.linear.module, form)};
   }
   std::optional<DType> rounded_to() const override { return dtype_; }
   bool of_codes() const override { return tensor_.unpacking != nullptr; }

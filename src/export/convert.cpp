@@ -293,14 +293,6 @@ Json conversion_json(const ConvertRequest& request) {
   return asked;
 }
 
-Json tensor_types_json(const std::vector<GgufTypeRequest>& requests) {
-  Json list = Json::array();
-  for (const GgufTypeRequest& one : requests)
-    list.push_back(Json::object(
-        {{"match", Json(one.match)}, {"type", Json(one.type ? gguf_tensor_type_name(*one.type) : "dense")}}));
-  return list;
-}
-
 ConvertRequest conversion_request(const Json& asked, const std::string& file) {
   const StatementReader reader(asked, file);
   ConvertRequest request;
@@ -311,10 +303,7 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
   if (const Json* size = asked.find("split_max_size");
       size != nullptr && size->is_integer() && size->as_integer() > 0)
     request.split_max_size = static_cast<std::uint64_t>(size->as_integer());
-  if (const Json* types = asked.find("tensor_types"); types != nullptr)
-    for (const Json& one : types->items())
-      request.tensor_types.push_back(
-          {one.at("match").as_string(), find_gguf_tensor_type(one.at("type").as_string())});
+  if (asked.find("tensor_types") != nullptr) request.tensor_types = tensor_types_of(reader);
   if (const Json* nested = asked.find("double_quant"); nested != nullptr)
     request.double_quant = *nested == Json(true);
   return request;

@@ -69,8 +69,6 @@ struct ConvertReport {
 // form. {source, to, dtype}, and what else was asked
 Json conversion_json(const ConvertRequest& request);
 ConvertRequest conversion_request(const Json& asked, const std::string& file);
-// [{match, type}], what single tensors were asked for in.
-Json tensor_types_json(const std::vector<GgufTypeRequest>& requests);
 
 // Error(kUsage, kUnsupported) for what no checkpoint could be converted to.
 void check_conversion(const ConvertRequest& request);

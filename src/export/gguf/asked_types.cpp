@@ -121,7 +121,9 @@ class TypeSearch {
 
   DType dense_type(const NamedModule& module) const {
     const StoredTensor* const stored = checkpoint_.find(module.tensor);
-    const DType type = stored == nullptr ? DType::kBF16 : stored_type(checkpoint_, *stored);
+    const DType type = stored == nullptr ? DType::kBF16
+                       : stored->pieces  ? stored->pieces->front().view.dtype
+                                         : stored_type(checkpoint_, *stored);
     return type == DType::kF32 || type == DType::kF16 ? type : DType::kBF16;
   }
 
@@ -150,7 +152,10 @@ class TypeSearch {
     const std::string& text = pattern.pattern.text();
     if (!pattern.left.empty())
       return fmt::format("{}: '{}' names {}, which is never quantized", key_, text, pattern.left);
-    return fmt::format("{}: '{}' matches no linear of this model", key_, text);
+    return fmt::format(
+        "{}: '{}' matches no linear of this model, whose names are the checkpoint's, such as "
+        "model.layers.0.mlp.down_proj",
+        key_, text);
   }
 
   std::span<const GgufTypeRequest> requests_;
@@ -166,6 +171,27 @@ class TypeSearch {
 };
 
 }  // namespace
+
+Json tensor_types_json(const std::vector<GgufTypeRequest>& requests) {
+  Json list = Json::array();
+  for (const GgufTypeRequest& one : requests)
+    list.push_back(Json::object(
+        {{"match", Json(one.match)}, {"type", Json(one.type ? gguf_tensor_type_name(*one.type) : "dense")}}));
+  return list;
+}
+
+std::vector<GgufTypeRequest> tensor_types_of(const StatementReader& asked) {
+  constexpr std::string_view kDense = "dense";
+  std::vector<GgufTypeRequest> requests;
+  for (const Json& item : asked.items("tensor_types")) {
+    const StatementReader one = asked.at(item);
+    const std::string& word = one.text("type");
+    const std::optional<DType> type = find_gguf_tensor_type(word);
+    if (!type && word != kDense) one.refuse(fmt::format("'{}' is no type of a GGUF", word), "tensor_types");
+    requests.push_back({one.text("match"), type});
+  }
+  return requests;
+}
 
 AskedGgufTypes find_asked_types(std::span<const GgufTypeRequest> requests, const GgufFileType* file_type,
                                 const Checkpoint& checkpoint, const ModelSpec& spec,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "export/gguf/type_mix.h"
+#include "export/provenance/statement_reader.h"
 #include "io/checkpoint.h"
 #include "model/model_spec.h"
 
@@ -23,6 +24,11 @@ struct GgufTypeRequest {
   std::string match;          // a name, or a "re:" pattern
   std::optional<DType> type;  // none: F32, F16 or BF16, as the checkpoint stores it; of codes BF16
 };
+
+// [{match, type}], and of such a list, `tensor_types` of what a manifest says was asked; Error(kBadInput) for
+// a word that is no type.
+Json tensor_types_json(const std::vector<GgufTypeRequest>& requests);
+std::vector<GgufTypeRequest> tensor_types_of(const StatementReader& asked);
 
 struct AskedGgufTypes {
   std::map<std::string, DType> types;  // by the name of the tensor in the file

@@ -2,7 +2,8 @@
 //
 // From a Hugging Face checkpoint: names and the order of llama.cpp; the rows of q and k reordered within each
 // head where a family's rope turns neighbours there (io/gguf_rows.h); packed linears dequantized exactly,
-// but for NVFP4 and MXFP4 that keep their codes; factors of rope scaling made. From a GGUF: its tensors as they lie.
+// but for NVFP4 and MXFP4 that keep their codes; factors of rope scaling made. From a GGUF: its tensors as
+// they lie.
 #pragma once
 #include <memory>
 #include <string>

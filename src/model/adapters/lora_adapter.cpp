@@ -296,6 +296,12 @@ std::uint64_t LoraAdapter::bytes_of_pair(std::size_t block, LinearId linear) con
   return bytes;
 }
 
+std::uint64_t LoraAdapter::bytes_kept_of_pair(std::size_t block, LinearId linear) const {
+  const Place& place = places_.at(block)[static_cast<std::size_t>(linear)].value();
+  return Checkpoint::bytes_kept(tensors_.at(tensor_name(place.module, "lora_A"))) +
+         Checkpoint::bytes_kept(tensors_.at(tensor_name(place.module, "lora_B")));
+}
+
 std::vector<Path> LoraAdapter::files(Io& io, const Path& directory) {
   return {present(io, directory, kConfig, "give the directory that PEFT saved the adapter in"),
           present(io, directory, kTensors,

@@ -47,6 +47,8 @@ class LoraAdapter {
   // What open() counted of the files; and what pair() counts, of matrices that are not kept since then.
   std::uint64_t bytes_of_opening() const;
   std::uint64_t bytes_of_pair(std::size_t block, LinearId linear) const;
+  // Of its matrices those that are kept, which direct reads hold in memory.
+  std::uint64_t bytes_kept_of_pair(std::size_t block, LinearId linear) const;
   const Path& directory() const { return directory_; }
   // that open() reads; Error(kBadInput) where one is missing
   static std::vector<Path> files(Io& io, const Path& directory);

@@ -22,6 +22,8 @@ class ChangedNumbers : public Unpacking {
   virtual bool of_codes() const = 0;
   // Of the FP32 numbers that a reading takes beside the tensor's own.
   virtual std::uint64_t bytes_beside() const = 0;
+  // Of what changes them that is read once and kept, which direct reads hold in memory.
+  virtual std::uint64_t bytes_kept_beside() const = 0;
 };
 // Null for a tensor that is read as it is stored, or unpacked.
 const ChangedNumbers* changed_numbers(const StoredTensor& tensor);

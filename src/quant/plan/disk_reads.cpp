@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "export/formats/fused_linears.h"
+#include "model/packed/unpacked.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/pipeline/upstream_error.h"
 #include "quant/plan/replaced_weights.h"
@@ -226,6 +227,7 @@ std::uint64_t held_bytes(const Checkpoint& checkpoint, const ModelSpec& spec,
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     if (tensor.unpacking) {  // what it is made of, one tensor after another
       kept += Checkpoint::bytes_kept(tensor);
+      if (const ChangedNumbers* const changed = changed_numbers(tensor)) kept += changed->bytes_kept_beside();
       largest = std::max(largest, tensor.bytes_on_disk());
       continue;
     }

@@ -16,6 +16,7 @@
 #include "export/gguf/type_mix.h"
 #include "io/codes/first_rounding.h"
 #include "model/linear_source.h"
+#include "model/packed/unpacked.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan_limits.h"
 #include "quant/plan/schemes.h"
@@ -258,9 +259,13 @@ namespace {
 
 // Of linears that are made of codes, which all say the same.
 std::vector<std::string> told_of_packed(const Checkpoint& checkpoint) {
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (tensor.unpacking) return tensor.unpacking->told();
-  return {};
+  std::vector<std::string> of_adapter;  // where it changes numbers that were not packed
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const ChangedNumbers* const changed = changed_numbers(tensor);
+    if (tensor.unpacking && (changed == nullptr || changed->of_codes())) return tensor.unpacking->told();
+    if (changed != nullptr && of_adapter.empty()) of_adapter = changed->told();
+  }
+  return of_adapter;
 }
 
 }  // namespace
