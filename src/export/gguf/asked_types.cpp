@@ -12,7 +12,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::string_view kEmbedding = "token_embd.weight", kHead = "output.weight";
+constexpr std::string_view kEmbeddingTensor = "token_embd.weight", kHeadTensor = "output.weight";
 
 // A module, and the tensors of the file that are made of it.
 struct NamedModule {
@@ -36,10 +36,10 @@ std::vector<NamedModule> named_modules(const ModelSpec& spec, const GgufFamily& 
   const auto add_named = [&](const std::string& tensor) {
     add(tensor, gguf_names(family, name_in_decoder(spec, tensor)));
   };
-  const std::string embedding = hugging_face_name(family, kEmbedding).name;
+  const std::string embedding = hugging_face_name(family, kEmbeddingTensor).name;
   modules.push_back({{module_of(embedding), module_of(spec.embedding.tensor)},
                      spec.embedding.tensor,
-                     {std::string(kEmbedding)}});
+                     {std::string(kEmbeddingTensor)}});
   if (!has_head) modules.back().names.push_back(spec.head_module);
   if (spec.block_embedding) {
     add_named(spec.block_embedding->table);
@@ -56,7 +56,7 @@ std::vector<NamedModule> named_modules(const ModelSpec& spec, const GgufFamily& 
                          gguf_names(family, name_in_decoder(spec, linear.weight.tensor))});
   }
   if (spec.final_norm.gain.exists()) add(spec.final_norm.gain.tensor, {"output_norm.weight"});
-  if (has_head) modules.push_back({{spec.head_module}, spec.head, {std::string(kHead)}});
+  if (has_head) modules.push_back({{spec.head_module}, spec.head, {std::string(kHeadTensor)}});
   return modules;
 }
 
@@ -201,7 +201,7 @@ AskedGgufTypes find_asked_types(std::span<const GgufTypeRequest> requests, const
   if (requests.empty() || family == nullptr) return {};
   TypeSearch search(requests, file_type, checkpoint, tensors, file, key);
   const bool has_head = std::any_of(tensors.begin(), tensors.end(),
-                                    [](const GgufMixTensor& tensor) { return tensor.name == kHead; });
+                                    [](const GgufMixTensor& tensor) { return tensor.name == kHeadTensor; });
   for (const NamedModule& module : named_modules(spec, *family, has_head)) search.look_at(module);
   return search.end();
 }
