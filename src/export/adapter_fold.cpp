@@ -42,11 +42,11 @@ class FoldedLinear final : public ChangedNumbers {
   void release() const override { beneath().release(tensor_); }
   std::uint64_t bytes_to_read() const override {
     return Checkpoint::bytes_to_read(tensor_) +
-           fold_->adapter().bytes_of_pair(place_.block, place_.linear.id);
+           fold_->adapter().bytes_of_pair(place_.block, place_.linear.id).read;
   }
   std::uint64_t bytes_kept() const override { return Checkpoint::bytes_kept(tensor_); }
   std::uint64_t bytes_kept_beside() const override {
-    return fold_->adapter().bytes_kept_of_pair(place_.block, place_.linear.id);
+    return fold_->adapter().bytes_of_pair(place_.block, place_.linear.id).kept;
   }
   std::uint64_t bytes_on_disk() const override { return tensor_.bytes_on_disk(); }
   std::vector<std::string> told() const override {

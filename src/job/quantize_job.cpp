@@ -26,8 +26,7 @@ bool is_long(const PlanOutline& plan) {
 }
 
 LoadedModel open_with_adapter(Io& io, const Recipe& recipe) {
-  if (recipe.adapter.empty()) return open_unpacked_model(io, recipe.model);
-  LoadedModel model = open_model(io, recipe.model);
+  LoadedModel model = open_to_round(io, recipe.model, recipe.adapter);
   fold_adapter(io, recipe.adapter, model);
   return model;
 }

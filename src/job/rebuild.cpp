@@ -139,8 +139,9 @@ Rebuild rebuild_output(Io& io, const RebuildRequest& asked) {
   warn_of(result.otherwise);
   const bool file = is_one_file(recipe.format);
   check_form(output, file);
-  LoadedModel model = open_recorded(recipe.model, asked.model,
-                                    [&](const std::string& name) { return open_unpacked_model(io, name); });
+  LoadedModel model = open_recorded(recipe.model, asked.model, [&](const std::string& name) {
+    return open_to_round(io, name, recipe.adapter);
+  });
   const bool calibrates = std::any_of(facts.inputs.begin(), facts.inputs.end(), [](const NamedDigest& input) {
     return input.name.starts_with("calibration/");
   });

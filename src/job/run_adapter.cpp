@@ -58,6 +58,10 @@ LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::i
   return adapter;
 }
 
+LoadedModel open_to_round(Io& io, const std::string& model, const std::string& adapter) {
+  return adapter.empty() ? open_unpacked_model(io, model) : open_model(io, model);
+}
+
 void fold_adapter(Io& io, const std::string& directory, LoadedModel& model) {
   if (directory.empty()) return;
   LoraAdapter adapter = open_adapter(model, directory, INT64_MAX, io);

@@ -404,7 +404,7 @@ FAULTS = [
     Fault("four-bits-in-float32", "src/io/bitsandbytes.cpp", "codes->dtype = type == \"bfloat16\" ? DType::kBF16", "codes->dtype = type == \"bfloat16\" ? DType::kF32",
           [("llmq_unit_model", "BitsAndBytes.AreTheNumbers*")]),
     # Packed linears as numbers.
-    Fault("packed-source-rebuilt-as-it-lies", "src/job/rebuild.cpp", "{ return open_unpacked_model(io, name); }", "{ return open_model(io, name); }",
+    Fault("packed-source-rebuilt-as-it-lies", "src/job/rebuild.cpp", "return open_to_round(io, name, recipe.adapter);", "return open_model(io, name);",
           [("llmq_unit_job", "QuantizeJobTest.RebuildReadsAPacked*")]),
     Fault("packing-goes-along", "src/model/packed/unpacked.cpp", 'config.erase("quantization_config");', "", [("llmq_unit_quant", "PackedSource.IsTheDense*")]),
     Fault("scales-of-a-cache-go-along", "src/model/packed/unpacked.cpp", "(kv_cache && (ends(", "(false && (ends(", [("llmq_unit_quant", "PackedSource.IsTheDense*")]),

@@ -286,20 +286,16 @@ std::uint64_t LoraAdapter::bytes_of_opening() const {
   return bytes;
 }
 
-std::uint64_t LoraAdapter::bytes_of_pair(std::size_t block, LinearId linear) const {
+LoraAdapter::PairBytes LoraAdapter::bytes_of_pair(std::size_t block, LinearId linear) const {
   const Place& place = places_.at(block)[static_cast<std::size_t>(linear)].value();
-  std::uint64_t bytes = 0;
+  PairBytes bytes;
   for (const char* matrix : {"lora_A", "lora_B"}) {
     const StoredTensor& tensor = tensors_.at(tensor_name(place.module, matrix));
-    bytes += Checkpoint::bytes_to_read(tensor) - Checkpoint::bytes_kept(tensor);
+    const std::uint64_t kept = Checkpoint::bytes_kept(tensor);
+    bytes.kept += kept;
+    bytes.read += Checkpoint::bytes_to_read(tensor) - kept;
   }
   return bytes;
-}
-
-std::uint64_t LoraAdapter::bytes_kept_of_pair(std::size_t block, LinearId linear) const {
-  const Place& place = places_.at(block)[static_cast<std::size_t>(linear)].value();
-  return Checkpoint::bytes_kept(tensors_.at(tensor_name(place.module, "lora_A"))) +
-         Checkpoint::bytes_kept(tensors_.at(tensor_name(place.module, "lora_B")));
 }
 
 std::vector<Path> LoraAdapter::files(Io& io, const Path& directory) {

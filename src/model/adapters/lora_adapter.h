@@ -44,11 +44,12 @@ class LoraAdapter {
   std::size_t linears() const;                              // that it changes
   std::int64_t rank() const;                                // the largest
   std::int64_t values() const;                              // of all matrices
-  // What open() counted of the files; and what pair() counts, of matrices that are not kept since then.
-  std::uint64_t bytes_of_opening() const;
-  std::uint64_t bytes_of_pair(std::size_t block, LinearId linear) const;
-  // Of its matrices those that are kept, which direct reads hold in memory.
-  std::uint64_t bytes_kept_of_pair(std::size_t block, LinearId linear) const;
+  std::uint64_t bytes_of_opening() const;                   // what open() counted of the files
+  struct PairBytes {
+    std::uint64_t read = 0;  // what pair() counts, of matrices that are not kept since open()
+    std::uint64_t kept = 0;  // of those that are, which direct reads hold in memory
+  };
+  PairBytes bytes_of_pair(std::size_t block, LinearId linear) const;
   const Path& directory() const { return directory_; }
   // that open() reads; Error(kBadInput) where one is missing
   static std::vector<Path> files(Io& io, const Path& directory);
