@@ -1,5 +1,5 @@
 // Runs every file of a corpus directory through one fuzz target, without libFuzzer: regressions are seen in
-// any build. All targets are in one program.   llmq_fuzz_replay TARGET DIR
+// any build. All targets are in one program.   fuzz_replay TARGET DIR
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
