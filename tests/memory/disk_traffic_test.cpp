@@ -83,10 +83,11 @@ ProgramRun run_on(const std::string& model, const std::string& method, const std
                                       "--model",    model,
                                       "--output",   output,
                                       "--method",   method,
-                                      "--set",      gguf ? "scheme=q4_0" : "scheme=w4a16_g64_asym",
                                       "--set",      "calibration.samples=2",
                                       "--set",      "calibration.sequence_length=128",
                                       "--set",      gguf ? "format=gguf" : "awq.grid=4"};
+  if (more.empty() || !more.back().starts_with("mixed.schemes"))  // which leave nothing to say of a scheme
+    command.insert(command.end(), {"--set", gguf ? "scheme=q4_0" : "scheme=w4a16_g64_asym"});
   command.insert(command.end(), more.begin(), more.end());
   ProgramRun run;
   run.watched = run_watched(command, 0, (scratch / "out").string(), {"LLMQ_DIGEST_CACHE="});
@@ -178,11 +179,17 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(DiskTrafficOfASmallModel, IsWhatWasAnnounced) {
   constexpr double kTensors = 20;
   const TemporaryDirectory output;
-  for (const std::string method : {"rtn", "gptq", "bits"}) {
-    const bool bits = method == "bits";
-    const ProgramRun found = run_on(
-        LLMQ_SOURCE_DIR "/tests/models/tinystories-656k", bits ? "rtn" : method, (output / method).string(),
-        bits ? std::vector<std::string>{"--target-bits", "5"} : std::vector<std::string>{});
+  struct SmallJob {
+    std::string name, method;
+    std::vector<std::string> more;
+  };
+  const std::string schemes = "mixed.schemes=[w4a16_g64_asym,nvfp4a16,fp8]";
+  for (const auto& [method, of, more] :
+       {SmallJob{"rtn", "rtn", {}}, SmallJob{"gptq", "gptq", {}},
+        SmallJob{"bits", "rtn", {"--target-bits", "5"}},
+        SmallJob{"schemes", "awq,gptq", {"--target-bits", "4.6", "--set", schemes}}}) {
+    const ProgramRun found =
+        run_on(LLMQ_SOURCE_DIR "/tests/models/tinystories-656k", of, (output / method).string(), more);
     ASSERT_EQ(found.watched.exit_code, 0) << found.text;
     const double planned = found.at("planned_bytes_read"), read = found.at("bytes_read"),
                  written = found.at("bytes_written");

@@ -10,10 +10,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "calibration/joined_sums.h"
+#include "quant/methods/awq/scale_search.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/mixed_precision/mixed_precision.h"
 #include "quant/mixed_precision/perturbed_streams.h"
 #include "quant/pipeline/activation_stream.h"
+#include "quant/pipeline/fold.h"
+#include "quant/pipeline/scale_folding.h"
 #include "ranks/agreement.h"
 
 namespace llmq {
@@ -76,8 +79,8 @@ class Measuring {
         judge_mixture(*mixture, block, weights, stream, open);
       else
         for (const SiteId site : spec.sublayers[part].sites)
-          judge_readers(spec, site, spec.at(site).readers,
-                        stream.statistics(site, block, weights, Samples::kAll), open[{site, Of::kAll}]);
+          judge_site(spec, site, stream.statistics(site, block, weights, Samples::kAll),
+                     open[{site, Of::kAll}]);
       stream.finish(part, block, weights);
     }
     std::vector<OpenGroup> groups;
@@ -119,20 +122,84 @@ class Measuring {
 
   void judge_expert(const BlockSpec& block, const MixtureSpec& mixture, const ExpertSpec& expert,
                     ExpertInput input, const InputStats& stats, OpenGroup& group) {
-    if (input == ExpertInput::kOfOutput)
-      return judge_readers(block, expert.inner, {expert.output}, stats, group);
-    judge_readers(block, mixture.input, {expert.gate.linear, expert.up.linear}, stats, group);
+    const bool of_output = input == ExpertInput::kOfOutput;
+    if (stats.tokens() != 0) check(stats, block, of_output ? expert.inner : mixture.input);
+    Scaled as_it_is;
+    judge_readers(block,
+                  of_output ? std::vector<LinearId>{expert.output}
+                            : std::vector<LinearId>{expert.gate.linear, expert.up.linear},
+                  stats, as_it_is, group);
   }
 
-  void judge_readers(const BlockSpec& block, SiteId site, const std::vector<LinearId>& readers,
-                     const InputStats& stats, OpenGroup& group) {
+  void check(const InputStats& stats, const BlockSpec& block, SiteId site) const {
+    find_together(ranks_,
+                  [&] { check_finite(stats, block, site, source_.checkpoint().path(), context_.compute); });
+  }
+
+  // Of a site: the numbers of its readers that are read already, and what its channels are multiplied by in
+  // them and divided by in its statistics; empty: 1.
+  struct Scaled {
+    std::map<LinearId, ZeroedNumbers<float>> weights;
+    std::vector<float> s;
+  };
+
+  // The readers of a site outside of a mixture, behind the scale that the run would move into them.
+  void judge_site(const BlockSpec& block, SiteId id, InputStats stats, OpenGroup& group) {
+    check(stats, block, id);
+    Scaled scaled = scale_of(block, id, stats);
+    if (!scaled.s.empty()) stats.divide_channels(scaled.s);
+    judge_readers(block, block.at(id).readers, stats, scaled, group);
+  }
+
+  // As if all readers, and what makes their input, had the first candidate's scheme, and as it is before a
+  // norm's gain is stored.
+  Scaled scale_of(const BlockSpec& block, SiteId id, const InputStats& stats) {
+    Scaled scaled;
+    const auto is_planned = [&](LinearId linear) { return place_.contains(block.at(linear).module); };
+    if (!plan_.searches_while_measuring() || !site_can_fold(*plan_.traits, block, id, is_planned))
+      return scaled;
+    const SiteSpec& site = block.at(id);
+    ScaleProblem problem;
+    for (const LinearId reader : site.readers) {
+      if (!is_planned(reader)) continue;
+      const LinearSpec& linear = block.at(reader);
+      ScaleReader& own = problem.readers.emplace_back();
+      own.weight = scaled.weights.emplace(reader, source_.weight(linear, pool_)).first->second;
+      own.out_features = linear.out_features;
+      own.scheme = candidates_.front().modules[place_.at(linear.module)].scheme;
+    }
+    GramLoss gram(stats, context_.backend, context_.compute, {}, ranks_);
+    problem.stats = &stats, problem.gram = &gram;
+    problem.producer_of = tied_channels(site);
+    problem.compute = context_.compute;
+    AwqScales found = search_awq_scales(problem, plan_.awq, context_.backend);
+    if (!found.identity) scaled.s = std::move(found.s);
+    return scaled;
+  }
+
+  // W diag(s) as it is judged.
+  ZeroedNumbers<float> weight_of(const LinearSpec& linear, Scaled& scaled) const {
+    const auto held = scaled.weights.find(linear.id);
+    ZeroedNumbers<float> weight =
+        held == scaled.weights.end() ? source_.weight(linear, pool_) : std::move(held->second);
+    change_columns(weight, scaled.s, [](float& w, float s) { w *= s; });
+    return weight;
+  }
+
+  template <class Change>
+  void change_columns(std::span<float> matrix, std::span<const float> s, const Change& change) const {
+    if (s.empty()) return;
+    pool_.parallel_for(matrix.size() / s.size(), [&](std::size_t row, int) {
+      for (std::size_t c = 0; c < s.size(); ++c) change(matrix[row * s.size() + c], s[c]);
+    });
+  }
+
+  void judge_readers(const BlockSpec& block, const std::vector<LinearId>& readers, const InputStats& stats,
+                     Scaled& scaled, OpenGroup& group) {
     std::optional<GramLoss> gram;  // none of an expert that no row came to: its rounding costs nothing here
-    if (stats.tokens() != 0) {
-      find_together(ranks_,
-                    [&] { check_finite(stats, block, site, source_.checkpoint().path(), context_.compute); });
+    if (stats.tokens() != 0)
       gram.emplace(stats, context_.backend, context_.compute, std::span<const std::shared_ptr<Backend>>(),
                    ranks_);
-    }
     for (const LinearId id : readers) {
       const LinearSpec& linear = block.at(id);
       const auto planned = place_.find(linear.module);
@@ -140,13 +207,13 @@ class Measuring {
       if (group.measured.modules.empty()) group.is_forked = forks_++ % ranks_.size() == ranks_.rank();
       group.measured.modules.push_back(planned->second);
       group.measured.gram_loss.resize(candidates_.size());
-      judge_linear(linear, planned->second, stats, gram, group);
+      judge_linear(linear, planned->second, stats, gram, scaled, group);
     }
   }
 
   void judge_linear(const LinearSpec& linear, std::size_t place, const InputStats& stats,
-                    std::optional<GramLoss>& gram, OpenGroup& group) {
-    const ZeroedNumbers<float> weight = source_.weight(linear, pool_);
+                    std::optional<GramLoss>& gram, Scaled& scaled, OpenGroup& group) {
+    const ZeroedNumbers<float> weight = weight_of(linear, scaled);
     for (std::size_t c = 0; c < candidates_.size(); ++c) {
       if (candidates_[c].stays_dense()) continue;
       const QuantScheme& scheme = candidates_[c].modules[place].scheme;
@@ -167,6 +234,7 @@ class Measuring {
       if (c != 0 || !group.is_forked) continue;
       ZeroedNumbers<float> value(matrix.codes.size());
       dequantize(matrix, value, pool_);
+      change_columns(value, scaled.s, [](float& w, float s) { w /= s; });
       BlockLinear& rounded = group.rounded.emplace_back(linear.id, BlockLinear()).second;
       set_weight(context_.backend, context_.compute, linear,
                  TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}), rounded);

@@ -3,11 +3,13 @@
 //   loss[g][b] = KL_g * ( sum_{m in g} tr(dW_mb G_m dW_mb^T) ) / ( the same at the fewest bits ),
 //   dW_mb = RTN_b(W_m) - W_m
 //
-// Among whole schemes dW_mb is what the run's own rounding leaves, without its folds: error feedback brings
-// integers more than it brings floats in groups, and FP8 nothing, so that ratios of plain rounding would
-// mislead. Of one scheme's bits it changes no ratio worth its time. Of a mixture's experts the run adds a
-// prior of all rows, which is not done here: an expert of fewer rows than channels looks better by error
-// feedback than it will be.
+// Among whole schemes dW_mb is what the run's own rounding leaves, behind the scale s that AWQ would move
+// into the group's readers if all had the first candidate's scheme: dW_mb = Q_b(W_m diag(s)) diag(1/s) - W_m,
+// in the streams that KL_g is measured by, too. Error feedback brings integers more than it brings floats in
+// groups, a scale brings 4 bits much, and FP8 gets nothing of either, so that ratios of plain rounding would
+// mislead. Of one scheme's bits they change no ratio worth their time. Of a mixture's experts no scale is
+// looked for, and the run adds a prior of all rows, which is not done here: an expert of fewer rows than
+// channels looks better by error feedback than it will be.
 //
 // A candidate whose inputs are rounded to E4M3, too, loses by that as well: its sum has the expected square
 // of W_m times the inputs' errors, which are independent of each other. Where it is the first, KL_g, which is

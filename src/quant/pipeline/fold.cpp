@@ -22,12 +22,12 @@ void LinearWork::change_rows(
   });
 }
 
-std::vector<std::int32_t> Fold::tied_channels() const {
+std::vector<std::int32_t> tied_channels(const SiteSpec& site) {
   std::vector<std::int32_t> first;
-  const auto* const made = std::get_if<LinearRows>(&site_.producer);
+  const auto* const made = std::get_if<LinearRows>(&site.producer);
   if (made == nullptr || made->head_dim == 1) return first;
   const std::int64_t head_dim = made->head_dim;
-  for (std::int64_t c = 0; c < site_.channels; ++c)
+  for (std::int64_t c = 0; c < site.channels; ++c)
     first.push_back(static_cast<std::int32_t>(c / head_dim / made->repeat * head_dim + c % head_dim));
   return first;
 }

@@ -34,14 +34,15 @@ struct LinearWork {
 };
 using LinearWorks = std::map<LinearId, LinearWork>;
 
+// Of each channel: which of those that come from one row of the producer it is among, by the first of them.
+// Empty: each is alone.
+std::vector<std::int32_t> tied_channels(const SiteSpec& site);
+
 class Fold {
  public:
   Fold(QuantizeRun& run, const BlockSpec& block, const SiteSpec& site)
       : run_(run), block_(block), site_(site) {}
 
-  // Of each channel: which of those that come from one row of the producer it is among, by the first of them.
-  // Empty: each is alone.
-  std::vector<std::int32_t> tied_channels() const;
   // s as the producer can store it.
   std::vector<float> storable(std::vector<float> s) const;
   // Scales the readers and the producer among `works`, and a norm, a bias and what is never quantized where

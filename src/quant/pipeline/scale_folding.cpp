@@ -21,6 +21,14 @@ bool site_can_fold(const MethodRow& traits, const BlockSpec& block, SiteId id,
          (rows == nullptr || is_planned(rows->rows.linear));
 }
 
+std::vector<std::int64_t> planned_reader_rows(const BlockSpec& block, SiteId site,
+                                              const std::function<bool(LinearId)>& is_planned) {
+  std::vector<std::int64_t> rows;
+  for (const LinearId reader : block.at(site).readers)
+    if (is_planned(reader)) rows.push_back(block.at(reader).out_features);
+  return rows;
+}
+
 bool ScaleFolding::can_fold(SiteId id) const {
   return site_can_fold(*block_.run.plan.traits, block_.spec, id,
                        [&](LinearId reader) { return block_.is_planned(reader); });
@@ -56,7 +64,7 @@ std::vector<float> ScaleFolding::fold(SiteId id, const SeenInput& seen, GramLoss
   problem.rows = &seen.rows;
   problem.gram = gram;
   problem.compute = run.plan.compute;
-  problem.producer_of = fold.tied_channels();
+  problem.producer_of = tied_channels(site);
   std::vector<float> s = searches_by_gram() ? awq_scales(problem, fold, site) : smooth_scales(problem, fold);
   run.clock.charge("scale search");
   if (s.empty()) return s;

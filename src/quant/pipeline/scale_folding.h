@@ -14,6 +14,10 @@ namespace llmq {
 bool site_can_fold(const MethodRow& traits, const BlockSpec& block, SiteId site,
                    const std::function<bool(LinearId)>& is_planned);
 
+// Rows of each reader of a site that is planned.
+std::vector<std::int64_t> planned_reader_rows(const BlockSpec& block, SiteId site,
+                                              const std::function<bool(LinearId)>& is_planned);
+
 class ScaleFolding {
  public:
   explicit ScaleFolding(BlockState& block) : block_(block) {}

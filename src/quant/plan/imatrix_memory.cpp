@@ -45,6 +45,18 @@ std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
   return moments;
 }
 
+// While candidates are measured: the numbers of the linears that read what `linear` reads, beside its own,
+// where a scale is looked for that all of them share.
+std::uint64_t PeakMemory::read_together(const BlockSpec& block, const LinearSpec& linear) const {
+  if (!measures_by_method_ || !searches() || !is_planned(linear) ||
+      std::holds_alternative<MixtureSpec>(block.sublayer_of(linear.site).mixer))
+    return 0;
+  std::uint64_t bytes = 0;
+  for (const LinearId reader : block.at(linear.site).readers)
+    if (reader != linear.id && is_planned(block.at(reader))) bytes += weights_of(block.at(reader)) * 4;
+  return bytes;
+}
+
 std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured) const {
   // Of several ranks this one has some of the chunks, and carries some of the forks.
   const std::uint64_t of_all = std::min(positive(measured) * length_, all_tokens_),
@@ -67,7 +79,8 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
       const std::uint64_t n = weights_of(linear), k = positive(linear.in_features);
       weights += n;
       const std::uint64_t by_method = measures_by_method_ ? factors(k) + n : 0;
-      worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4) + by_method});
+      worked_on = std::max(
+          {worked_on, seen(k), judge(k) + read_together(block, linear) + n * (4 + 1 + 4) + by_method});
     }
     // The sums of as many experts as go at once lie beside what is worked on.
     std::uint64_t experts = 0;

@@ -125,6 +125,7 @@ class PeakMemory {
   }
   // The triangle while it is summed, or while the square is prepared from it.
   std::uint64_t seen(std::uint64_t k) const;
+  std::uint64_t read_together(const BlockSpec& block, const LinearSpec& linear) const;
 
   // Channels of the widest input of which statistics are taken.
   std::uint64_t widest(const BlockSpec& block) const;

@@ -71,6 +71,10 @@ struct Plan : MethodOptions {
 
   // Whether candidates are rounded as the run rounds while they are measured, or to nearest.
   bool measures_by_method() const { return !candidates.empty() && !candidates.front().scheme.empty(); }
+  // And behind the scale that AWQ would move into the readers of an input.
+  bool searches_while_measuring() const {
+    return measures_by_method() && traits->folds && traits->searches_by_gram;
+  }
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
   std::int64_t gram_tokens() const;
   // Chunks of calibration samples, C, and how many of them a rank has at most: ceil(C / ranks).

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -220,6 +221,30 @@ TEST(MixedPrecision, WholeSchemesAreMeasuredAsTheRunRounds) {
     for (const std::size_t better : {0, 1, 3}) EXPECT_LT(b[better].gram_loss, 0.9 * a[better].gram_loss) << g;
     EXPECT_EQ(b[2].gram_loss, a[2].gram_loss) << g;
   }
+}
+
+// A scale that moves is worth much to 4 bits and nothing to FP8; AWQ that does not clip differs from rounding
+// to nearest by it alone.
+TEST(MixedPrecision, WholeSchemesAreMeasuredBehindTheScaleThatMoves) {
+  struct Sums {
+    double kl = 0;
+    std::array<double, 5> gram{};
+  };
+  const auto sums = [](const std::string& method) {
+    Sums all;
+    for (const PrecisionChoice& choice :
+         choose("method: " + method + "\ntarget_bits: 6\n" + kSchemes).plan.mixed->choices) {
+      all.kl += choice.options[0].divergence;
+      for (std::size_t c = 0; c < all.gram.size(); ++c) all.gram[c] += choice.options[c].gram_loss;
+    }
+    return all;
+  };
+  const Sums plain = sums("rtn"), scaled = sums("awq\nawq: {clip: false}");
+  EXPECT_LT(scaled.gram[0], 0.95 * plain.gram[0]);  // integers
+  EXPECT_LT(scaled.gram[1], 0.99 * plain.gram[1]);  // NVFP4
+  EXPECT_NEAR(scaled.gram[2] / plain.gram[2], 1, 0.02);
+  EXPECT_NEAR(scaled.gram[3] / plain.gram[3], 1, 0.02);
+  EXPECT_LT(scaled.kl, plain.kl);
 }
 
 TEST(MixedPrecision, AFormatWithOneWidthMixesItWithDense) {

@@ -5,8 +5,10 @@
 #include <string>
 
 #include "quant/methods/awq/clip_search.h"
+#include "quant/methods/awq/scale_search.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/pipeline/activation_stream.h"
+#include "quant/pipeline/scale_folding.h"
 
 namespace llmq {
 namespace {
@@ -42,7 +44,10 @@ class BlockByBlock {
         for (const ExpertSpec& expert : mixture->experts) sum_expert(block, *mixture, expert);
         if (mixture->shared) sum_expert(block, *mixture, *mixture->shared);
       } else {
-        for (const SiteId site : part.sites) sum(block.at(site).channels);
+        for (const SiteId site : part.sites) {
+          sum(block.at(site).channels);
+          search(block, site);
+        }
       }
     forks_ += static_cast<double>(group_weights(block).size());
     work_.by_samples += 2 * 2 * weights * tokens_;  // for the statistics of inputs, and once more behind them
@@ -60,6 +65,15 @@ class BlockByBlock {
     work_.triangles += k * (k + 1) / 2;
     work_.magnitudes += k;
     work_.by_samples += tokens_ * static_cast<double>(k) * static_cast<double>(k);
+  }
+
+  void search(const BlockSpec& block, SiteId id) {
+    const auto is_planned = [&](LinearId linear) { return schemes_.contains(block.at(linear).module); };
+    if (!plan_.searches_while_measuring() || !site_can_fold(*plan_.traits, block, id, is_planned)) return;
+    const std::uint64_t losses = scale_search_losses(planned_reader_rows(block, id, is_planned), plan_.awq),
+                        k = counted(block.at(id).channels);
+    work_.losses += losses * kLossBytes;
+    work_.dealt += 2 * static_cast<double>(losses) * static_cast<double>(k * k);
   }
 
   void judge(const LinearSpec& linear) {

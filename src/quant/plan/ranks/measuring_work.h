@@ -2,8 +2,9 @@
 // (quant/mixed_precision/sensitivity.h), from the plan's shapes alone.
 //
 //   by samples    forward passes and triangles, W T and K^2 T of T tokens; dealt by chunks
-//   dealt         losses of rows, N K^2 for each candidate, and what makes codes row by row; and the forks,
-//                 W P of P probe tokens for each block behind each of them; 1 / N of it is a rank's
+//   dealt         losses of rows, N K^2 for each candidate and where a scale is looked for, and what makes
+//                 codes row by row; and the forks, W P of P probe tokens for each block behind each of them;
+//                 1 / N of it is a rank's
 //   by each       factors, K^3 for each linear and candidate whose codes the method makes by columns, and the
 //                 probes of the original model
 //

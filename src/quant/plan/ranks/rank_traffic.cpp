@@ -76,9 +76,8 @@ class SharedSums {
   void add_search(const BlockSpec& block, SiteId id) {
     if (!plan_.traits->searches_by_gram || !can_fold(block, id)) return;
     const SiteSpec& site = block.at(id);
-    std::vector<std::int64_t> readers;
-    for (const LinearId reader : site.readers)
-      if (is_planned(block, reader)) readers.push_back(block.at(reader).out_features);
+    const std::vector<std::int64_t> readers =
+        planned_reader_rows(block, id, [&](LinearId reader) { return is_planned(block, reader); });
     searched += scale_search_losses(readers, plan_.awq);
     if (const auto* const made = std::get_if<LinearRows>(&site.producer))
       searched += counted(block.at(made->rows.linear).out_features);
