@@ -232,8 +232,8 @@ TEST(MixedPrecision, WholeSchemesAreMeasuredBehindTheScaleThatMoves) {
   };
   const auto sums = [](const std::string& method) {
     Sums all;
-    for (const PrecisionChoice& choice :
-         choose("method: " + method + "\ntarget_bits: 6\n" + kSchemes).plan.mixed->choices) {
+    const Plan plan = choose("method: " + method + "\ntarget_bits: 6\n" + kSchemes).plan;
+    for (const PrecisionChoice& choice : plan.mixed->choices) {
       all.kl += choice.options[0].divergence;
       for (std::size_t c = 0; c < all.gram.size(); ++c) all.gram[c] += choice.options[c].gram_loss;
     }
