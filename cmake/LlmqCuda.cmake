@@ -7,10 +7,12 @@ set(LLMQ_CUDA AUTO CACHE STRING "AUTO (where nvcc is found), ON or OFF")
 # V100 (sm_70) is out of CUDA 13's reach. ALL is what is published; it takes six times as long as one.
 set(LLMQ_CUDA_ARCHITECTURES NATIVE CACHE STRING "compute capabilities of the kernels, such as 80;90a; NATIVE: of this machine's GPUs, 80 where it has none; ALL")
 set(LLMQ_CUDA_EVERY_ARCHITECTURE 75 80 86 89 90a 100)
-# Those that multiply E2M1 by E2M1 from registers (sm_100a does it from its tensor memory alone), with machine code of that one file beside ALL: 3 s and
-# 140 KB, where all kernels for one more architecture are some 90 s of a slow processor and 5 MB, and run there from PTX.
+# Those that multiply E2M1 by E2M1 from registers, and those that do it from tensor memory (100f is 100 and 103), each with machine code of that one file
+# beside ALL: 3 s and 140 KB, where all kernels for one more architecture are some 90 s of a slow processor and 5 MB, and run there from PTX.
 set(LLMQ_CUDA_FLOAT4_REGEX "^12[01][af]$")
 set(LLMQ_CUDA_EVERY_FLOAT4 120a)
+set(LLMQ_CUDA_FLOAT4_TENSOR_REGEX "^10[03][af]$")
+set(LLMQ_CUDA_EVERY_FLOAT4_TENSOR 100f)
 
 # The compute capabilities that LLMQ_CUDA_ARCHITECTURES asks for, as a list in rising order. A GPU that is older than the oldest of all, which nvcc would
 # refuse, is left out, and the program refuses it by name.
@@ -25,7 +27,7 @@ function(llmq_cuda_architectures out)
       string(REGEX MATCHALL "[0-9]+[.][0-9]+" chosen "${answer}")
       list(TRANSFORM chosen REPLACE "[.]" "")
       list(FILTER chosen EXCLUDE REGEX "^([0-6][0-9]|7[0-4])$")
-      list(TRANSFORM chosen REPLACE "^(90|12[01])$" "\\1a")
+      list(TRANSFORM chosen REPLACE "^(90|10[03]|12[01])$" "\\1a")
       list(REMOVE_DUPLICATES chosen)
       list(SORT chosen COMPARE NATURAL)
       if(NOT chosen)
@@ -38,6 +40,7 @@ endfunction()
 
 set(LLMQ_CUDA_BUILT FALSE)
 set(LLMQ_CUDA_FLOAT4 "") # of the chosen ones
+set(LLMQ_CUDA_FLOAT4_TENSOR "")
 set(LLMQ_NVTX_FOUND FALSE)
 set(LLMQ_CUDA_VERSION "") # for --version --json: "13.0 (sm_75 ...)", empty without
 if(LLMQ_CUDA AND NOT LLMQ_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
@@ -47,8 +50,15 @@ if(LLMQ_CUDA AND NOT LLMQ_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     llmq_cuda_architectures(LLMQ_CUDA_CHOSEN)
     set(LLMQ_CUDA_FLOAT4 ${LLMQ_CUDA_CHOSEN})
     list(FILTER LLMQ_CUDA_FLOAT4 INCLUDE REGEX ${LLMQ_CUDA_FLOAT4_REGEX})
+    set(LLMQ_CUDA_FLOAT4_TENSOR ${LLMQ_CUDA_CHOSEN})
+    list(FILTER LLMQ_CUDA_FLOAT4_TENSOR INCLUDE REGEX ${LLMQ_CUDA_FLOAT4_TENSOR_REGEX})
     if(LLMQ_CUDA_ARCHITECTURES STREQUAL "ALL")
       set(LLMQ_CUDA_FLOAT4 ${LLMQ_CUDA_EVERY_FLOAT4})
+      set(LLMQ_CUDA_FLOAT4_TENSOR ${LLMQ_CUDA_EVERY_FLOAT4_TENSOR})
+    endif()
+    if(CUDAToolkit_VERSION VERSION_LESS 12.9) # knows neither 100f nor block16
+      set(LLMQ_CUDA_FLOAT4_TENSOR "")
+      set(LLMQ_CUDA_EVERY_FLOAT4_TENSOR "")
     endif()
     list(GET LLMQ_CUDA_CHOSEN 0 oldest)
     string(REGEX MATCH "^[0-9]+" LLMQ_CUDA_OLDEST ${oldest}) # 80: what an older device is told

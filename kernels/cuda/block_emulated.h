@@ -8,6 +8,7 @@
 #pragma once
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -129,6 +130,8 @@ class Array {
   void copy_async_near(int thread, int i, const void* from, bool present) {
     copy_async(thread, i, from, present);
   }
+  // As if it were the only one, and not at the beginning.
+  uint32_t address(int i) const { return 1024 + static_cast<uint32_t>(i) * uint32_t{sizeof(T)}; }
 
  private:
   static constexpr int kNever = -1, kSeveral = -2;

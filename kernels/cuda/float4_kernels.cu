@@ -15,11 +15,6 @@ int launch_float4(const Float4Arguments& arguments, void* stream) {
 
 }  // namespace
 
-Float4Launch float4_of_device() {
-  cudaFuncAttributes attributes{};
-  const cudaError_t found = cudaFuncGetAttributes(&attributes, run_block<Float4Linear<false, 1>>);
-  cudaGetLastError();  // that there is none is an answer, and nobody else's error
-  return found == cudaSuccess ? launch_float4 : nullptr;
-}
+Float4Launch float4_from_registers() { return has_code<Float4Linear<false, 1>>() ? launch_float4 : nullptr; }
 
 }  // namespace llmq::cuda

@@ -1,5 +1,5 @@
 // y[m][n] = factor sum_k x[m][k] sx(m, k) w[n][k] sw(n, k) + bias[n], of E2M1 codes and of scales of a byte
-// for each 16 (E4M3) or 32 columns (exponents) on both sides, by the matrix units that take both: sm_120a.
+// for each 16 (E4M3) or 32 columns (exponents) on both sides, by the matrix units that take both from registers: sm_120a.
 //
 // Products of two codes and two scales are exact; a matrix unit adds 64 of them to an FP32 sum in an order of
 // its own, and instructions follow one another along k. So element (m, n) is one chain of instructions
@@ -18,6 +18,12 @@
 #include "kernels/cuda/float4_arguments.h"
 
 namespace llmq::cuda {
+
+LLMQ_BLOCK int64_t padded_features(const Float4Arguments& a) { return blocks_for(a.features, 64) * 64; }
+LLMQ_BLOCK void store_float4(const Float4Arguments& a, int64_t m, int64_t n, float sum) {
+  if (m >= a.rows || n >= a.features) return;
+  a.y[m * a.y_stride + n] = fmaf(sum, a.factor, a.bias == nullptr ? 0.0f : a.bias[n]);
+}
 
 template <bool kExponents, int kRowTiles>
 struct Float4Linear {
@@ -77,7 +83,6 @@ struct Float4Linear {
   static LLMQ_BLOCK int64_t first_tile(const Block<kThreads>& block) {
     return int64_t{block.x} * kFeatureTiles;
   }
-  static LLMQ_BLOCK int64_t padded_features(const Arguments& a) { return blocks_for(a.features, 64) * 64; }
   static LLMQ_BLOCK int warp_tile(int t) { return t / kWarp * kPairs; }
 
   static LLMQ_BLOCK void fill(Block<kThreads>& block, const Arguments& a, Shared& shared, int span,
@@ -168,8 +173,7 @@ struct Float4Linear {
     for (int e = 0; e < 4; ++e) {
       const int64_t m = first_row(block) + i * 16 + lane / 4 + e / 2 * 8,
                     n = (first_tile(block) + warp_tile(t)) * 16 + half * 8 + lane % 4 * 2 + e % 2;
-      if (m >= a.rows || n >= a.features) continue;
-      a.y[m * a.y_stride + n] = fmaf(r.sums[i][half].v[e], a.factor, a.bias == nullptr ? 0.0f : a.bias[n]);
+      store_float4(a, m, n, r.sums[i][half].v[e]);
     }
   }
 };

@@ -42,6 +42,15 @@ inline int64_t most_shared() {
   return bytes;
 }
 
+// Whether this program has machine code of a kernel for the calling thread's device.
+template <class Kernel>
+bool has_code() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t found = cudaFuncGetAttributes(&attributes, run_block<Kernel>);
+  cudaGetLastError();  // that there is none is an answer, and nobody else's error
+  return found == cudaSuccess;
+}
+
 template <class Kernel>
 cudaError_t launch(const typename Kernel::Arguments& arguments, cudaStream_t stream) {
   constexpr std::size_t kShared = sizeof(typename Kernel::Shared),

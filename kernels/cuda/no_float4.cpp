@@ -3,6 +3,6 @@
 
 namespace llmq::cuda {
 
-Float4Launch float4_of_device() { return nullptr; }
+Float4Launch float4_from_registers() { return nullptr; }
 
 }  // namespace llmq::cuda

@@ -71,7 +71,8 @@ inline std::vector<BackendParam> device_backends() { return {{"cuda_emulated", 1
 
 // A device whose threads the host runs in turn.
 inline bool is_emulated(const BackendParam& param) {
-  return param.name == "cuda_emulated" || param.name == "cuda_stand_in" || param.name == "cuda_float4";
+  return param.name == "cuda_emulated" || param.name == "cuda_stand_in" || param.name == "cuda_float4" ||
+         param.name == "cuda_float4_tensor";
 }
 
 // Null with `why` when it is not here.
@@ -80,9 +81,9 @@ inline std::shared_ptr<Backend> open_backend(const BackendParam& param, std::str
   if (param.name == "fake") return make_fake_backend();
   if (param.name == "cuda_emulated") return make_emulated_cuda_backend(param.threads);
   if (param.name == "cuda_stand_in") return stand_in_backend();
-  if (param.name == "cuda_float4") {
+  if (param.name == "cuda_float4" || param.name == "cuda_float4_tensor") {
     EmulatedDeviceSpec spec;
-    spec.float4_linear = cuda::emulate_float4;
+    spec.float4_linear = param.name == "cuda_float4" ? cuda::emulate_float4 : cuda::emulate_float4_tensor;
     return make_emulated_cuda_backend(param.threads, spec);
   }
   if (param.name == "cuda" || param.name == "cuda_calibration") {

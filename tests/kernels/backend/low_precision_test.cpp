@@ -435,13 +435,14 @@ std::vector<BackendParam> low_precision_backends() {
   std::vector<BackendParam> params = backends({1, 2});
   params.push_back({"cpu_avx512_plain", 1});
   params.push_back({"cuda_float4", 1});
+  params.push_back({"cuda_float4_tensor", 1});
   return params;
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, LowPrecision, ::testing::ValuesIn(low_precision_backends()), param_name);
 INSTANTIATE_TEST_SUITE_P(Every, DeviceLowPrecision,
                          ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda_float4", 1},
-                                           BackendParam{"cuda", 1}),
+                                           BackendParam{"cuda_float4_tensor", 1}, BackendParam{"cuda", 1}),
                          param_name);
 
 }  // namespace

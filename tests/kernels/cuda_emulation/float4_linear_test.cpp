@@ -1,5 +1,5 @@
 // Products of E2M1 by E2M1: the instruction as the host emulates it against its definition, with operands
-// placed as CUTLASS places them; kernels/cuda/float4_linear.h against sums in double; inputs as codes.
+// placed as CUTLASS places them; kernels/cuda/float4_linear.h and tensor_memory/ against sums in double; inputs as codes.
 #include "kernels/cuda/float4_linear.h"
 
 #include <gtest/gtest.h>
@@ -141,7 +141,7 @@ AlignedWords scale_words(const Float4Case& c, const Float4Side& side, std::int64
   return words;
 }
 
-void expect_product(const Float4Case& c) {
+void expect_product(Float4Launch launch, const Float4Case& c) {
   SCOPED_TRACE(fmt::format("{} by {} by {}, exponents {}", c.rows, c.features, c.columns, c.exponents));
   Numbers numbers(static_cast<std::uint64_t>(c.rows * 1009 + c.features * 31 + c.columns));
   const FragmentLayout layout = float4_layout(c.features, c.columns);
@@ -172,7 +172,7 @@ void expect_product(const Float4Case& c) {
   a.factor = 0.75f;
   a.rows = c.rows, a.features = c.features, a.positions = layout.positions();
   a.exponents = c.exponents;
-  ASSERT_EQ(emulate_float4(a, nullptr), 0);
+  ASSERT_EQ(launch(a, nullptr), 0);
   for (std::int64_t m = 0; m < c.rows; ++m)
     for (std::int64_t n = 0; n < stride; ++n) {
       const double found = y[static_cast<std::size_t>(m * stride + n)];
@@ -193,16 +193,19 @@ void expect_product(const Float4Case& c) {
     }
 }
 
-TEST(CudaFloat4, AgreesWithDouble) {
+void expect_products(Float4Launch launch) {
   for (const bool exponents : {false, true}) {
     for (const std::int64_t columns : {1, 15, 17, 32, 63, 64, 65, 96, 127, 128, 129, 200, 385})
-      expect_product({5, 70, columns, exponents, columns % 2 == 0});
+      expect_product(launch, {5, 70, columns, exponents, columns % 2 == 0});
     for (const std::int64_t rows : {1, 2, 15, 16, 17, 33, 63, 64, 65, 130})
-      expect_product({rows, 33, 150, exponents, rows % 2 == 0});
+      expect_product(launch, {rows, 33, 150, exponents, rows % 2 == 0});
     for (const std::int64_t features : {1, 7, 8, 16, 31, 64, 65, 127, 128, 129, 200})
-      expect_product({18, features, 130, exponents, features % 2 == 0});
+      expect_product(launch, {18, features, 130, exponents, features % 2 == 0});
   }
 }
+
+TEST(CudaFloat4, AgreesWithDouble) { expect_products(emulate_float4); }
+TEST(CudaFloat4, AgreesWithDoubleFromTensorMemory) { expect_products(emulate_float4_tensor); }
 
 // Codes times levels are what inputs become beside codes as numbers; padding is 0.
 TEST(CudaRoundInputs, CodesAndBytesAreTheNumbersOfTheHost) {

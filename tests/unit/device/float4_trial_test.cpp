@@ -60,11 +60,13 @@ std::shared_ptr<Backend> float4_backend(cuda::Float4Launch launch) {
 }
 
 TEST(Float4Trial, ExactProductsAreTaken) {
-  const auto backend = float4_backend(cuda::emulate_float4);
-  EXPECT_EQ(backend->arithmetic(), "cuda emulated, E2M1 by E2M1");
-  for (const int group : {kNvfp4Group, kMxGroup})
-    EXPECT_EQ(run_float4(*backend, group).kernel, "e2m1 codes by e2m1 codes");
-  EXPECT_EQ(backend->slower_than_possible(), "");
+  for (const cuda::Float4Launch launch : {cuda::emulate_float4, cuda::emulate_float4_tensor}) {
+    const auto backend = float4_backend(launch);
+    EXPECT_EQ(backend->arithmetic(), "cuda emulated, E2M1 by E2M1");
+    for (const int group : {kNvfp4Group, kMxGroup})
+      EXPECT_EQ(run_float4(*backend, group).kernel, "e2m1 codes by e2m1 codes");
+    EXPECT_EQ(backend->slower_than_possible(), "");
+  }
 }
 
 TEST(Float4Trial, ADeviceWithoutThemSaysNothing) {
@@ -129,13 +131,16 @@ int small_levels_lost(const Float4Arguments& a, void* stream) {  // as units tha
   other.weight_scales = scales.as<std::uint32_t>();
   return cuda::emulate_float4(other, stream);
 }
+int never_arrived(const Float4Arguments& a, void* stream) {  // as tensor memory that is not waited for
+  return changed(a, stream, [](std::int64_t, std::int64_t, float) { return std::nanf(""); });
+}
 int refused_launch(const Float4Arguments&, void*) { return 209; }
 
 TEST(Float4Trial, OthersAreNotTakenAndSayWhy) {
   const auto plain = float4_backend(nullptr);
   for (const cuda::Float4Launch launch :
        {one_element_off, few_bits_kept, nan_unknown, exponents_alone_wrong, small_blocks_wrong,
-        scales_of_a_neighbour, small_levels_lost, refused_launch}) {
+        scales_of_a_neighbour, small_levels_lost, never_arrived, refused_launch}) {
     const auto backend = float4_backend(launch);
     EXPECT_EQ(backend->arithmetic(), "cuda emulated");
     for (const int group : {kNvfp4Group, kMxGroup}) {

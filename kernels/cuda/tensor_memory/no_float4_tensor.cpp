@@ -1,0 +1,8 @@
+// What stands in for float4_tensor_kernels.cu in a build for other architectures.
+#include "kernels/cuda/launch_float4.h"
+
+namespace llmq::cuda {
+
+Float4Launch float4_from_tensor_memory() { return nullptr; }
+
+}  // namespace llmq::cuda
