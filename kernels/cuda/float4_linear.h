@@ -1,5 +1,6 @@
 // y[m][n] = factor sum_k x[m][k] sx(m, k) w[n][k] sw(n, k) + bias[n], of E2M1 codes and of scales of a byte
-// for each 16 (E4M3) or 32 columns (exponents) on both sides, by the matrix units that take both from registers: sm_120a.
+// for each 16 (E4M3) or 32 columns (exponents) on both sides, by the matrix units that take both from
+// registers: sm_120a. Those of the sm_100 family: tensor_memory/float4_tensor_linear.h.
 //
 // Products of two codes and two scales are exact; a matrix unit adds 64 of them to an FP32 sum in an order of
 // its own, and instructions follow one another along k. So element (m, n) is one chain of instructions

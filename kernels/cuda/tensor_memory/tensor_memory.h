@@ -13,8 +13,8 @@
 // Scales of row r of an operand lie in lane r % 32 of column r / 32 of theirs, the same in each of the four
 // quarters of the lanes; sum (m, n) in lane m, column n.
 //
-// finish() tries a bounded number of times: a device whose product never arrives leaves arrived() false, and a
-// wrong result that the trial refuses (device/cuda/float4_trial.cpp), and does not hang.
+// finish() tries a bounded number of times: a device whose product never arrives does not hang; arrived() is
+// false, and the kernel's result a wrong one that the trial refuses (device/cuda/float4_trial.cpp).
 #pragma once
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/tensor_memory/descriptors.h"

@@ -1,4 +1,4 @@
-// Tensor memory on the device: every step is the plain instruction (kernels/cuda/tensor_memory/tensor_memory.h).
+// Tensor memory on the device: every step is the plain instruction (tensor_memory.h beside this).
 #pragma once
 
 namespace llmq::cuda {

@@ -1,5 +1,6 @@
 // Products of E2M1 by E2M1: the instruction as the host emulates it against its definition, with operands
-// placed as CUTLASS places them; kernels/cuda/float4_linear.h and tensor_memory/ against sums in double; inputs as codes.
+// placed as CUTLASS places them; kernels/cuda/float4_linear.h and tensor_memory/float4_tensor_linear.h
+// against sums in double; inputs as codes.
 #include "kernels/cuda/float4_linear.h"
 
 #include <gtest/gtest.h>

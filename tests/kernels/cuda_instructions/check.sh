@@ -6,9 +6,10 @@ nvcc=$1 root=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-ptx() {  # ptx SOURCE: its PTX for sm_80, or for sm_120a what is compiled for no other, once
+ptx() {  # ptx SOURCE: its PTX for sm_80, or for sm_120a or sm_100f what is compiled for no other, once
   local into=$work/$(basename "$1").ptx architecture=80
   [ "$1" = float4_kernels.cu ] && architecture=120a
+  [ "$(basename "$1")" = float4_tensor_kernels.cu ] && architecture=100f
   [ -e "$into" ] || "$nvcc" -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -I"$root" -I"$root/src" -arch=compute_$architecture --ptx "$root/kernels/cuda/$1" -o "$into"
   echo "$into"
 }
@@ -49,6 +50,15 @@ expect float4_kernels.cu Float4LinearILb0E $float4::4X.m16n8k64.row.col.f32.e2m1
 expect float4_kernels.cu Float4LinearILb1E $float4::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue8m0
 expect float4_kernels.cu Float4Linear cp.async.cg.shared.global
 expect float4_kernels.cu Float4Linear ldmatrix.sync.aligned.m8n8.x4.shared.b16
+if "$nvcc" --help | grep -q compute_100f; then  # 12.9 and newer
+  tensor=tensor_memory/float4_tensor_kernels.cu product=tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale
+  expect $tensor Float4TensorLinearILb0E $product.block16
+  expect $tensor Float4TensorLinearILb1E $product.block32
+  expect $tensor Float4TensorLinear tcgen05.st.sync.aligned.32x32b
+  expect $tensor Float4TensorLinear tcgen05.ld.sync.aligned.32x32b
+  expect $tensor Float4TensorLinear tcgen05.commit.cta_group::1.mbarrier::arrive::one
+  expect $tensor Float4TensorLinear tcgen05.dealloc.cta_group::1
+fi
 # The check can fail: a product of 8-bit codes multiplies nothing as BF16.
 [ -n "$(lacking "$(ptx linear_kernels.cu)" MmaLinearILNS0_10WeightFormE5 "$bf16")" ] || { echo "INT8 products multiply BF16?"; failed=1; }
 [ "$failed" -eq 0 ] && echo "all there"
