@@ -8,7 +8,7 @@ set(LLMQ_CUDA AUTO CACHE STRING "AUTO (where nvcc is found), ON or OFF")
 set(LLMQ_CUDA_ARCHITECTURES NATIVE CACHE STRING "compute capabilities of the kernels, such as 80;90a; NATIVE: of this machine's GPUs, 80 where it has none; ALL")
 set(LLMQ_CUDA_EVERY_ARCHITECTURE 75 80 86 89 90a 100)
 # Those that multiply E2M1 by E2M1 from registers, and those that do it from tensor memory (100f is 100 and 103), each with machine code of that one file
-# beside ALL: 3 s and 140 KB, where all kernels for one more architecture are some 90 s of a slow processor and 5 MB, and run there from PTX.
+# beside ALL: 3 s and 140 KB, 1 s and 225 KB, where all kernels for one more architecture are some 90 s of a slow processor and 5 MB, and run there from PTX.
 set(LLMQ_CUDA_FLOAT4_REGEX "^12[01][af]$")
 set(LLMQ_CUDA_EVERY_FLOAT4 120a)
 set(LLMQ_CUDA_FLOAT4_TENSOR_REGEX "^10[03][af]$")
