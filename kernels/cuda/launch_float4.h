@@ -1,6 +1,6 @@
 // The products of float4_linear.h and of tensor_memory/float4_tensor_linear.h as a device or the host runs
-// them, beside the table of kernel_table.h, because only some architectures have the instructions. A launch is
-// as in that table.
+// them, beside the table of kernel_table.h, because only some architectures have the instructions. A launch
+// is as in that table.
 #pragma once
 #include "kernels/cuda/float4_arguments.h"
 

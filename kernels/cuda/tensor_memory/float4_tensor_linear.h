@@ -6,8 +6,9 @@
 // spans of 64 positions, kSpans at a time:
 //   fill      codes of both sides go to shared memory, words of scales to tensor memory
 //   multiply  one instruction a span, then a wait for them
-// Nothing overlaps within a block; blocks on one processor do. The weight needs no other order on the device:
-// a tile of FragmentLayout is four matrices of 8 rows of 16 bytes, and word i of lane l is word l of matrix i.
+// Nothing overlaps within a block; blocks on one processor do. The weight needs no other order on the
+// device: a tile of FragmentLayout is four matrices of 8 rows of 16 bytes, word i of lane l the word l of
+// matrix i.
 //
 // Padding: codes and words of scales are 0, which is 0 of E4M3 and 2^-127 of exponents, no NaN.
 // Cost: that of float4_linear.h, with 128 features a block.
