@@ -1,5 +1,5 @@
-// The two descriptors of tcgen05.mma of E2M1 by E2M1 with scales, bit by bit as the PTX manual has them
-// ("Shared memory descriptor", "Instruction descriptor" of kind::mxf4 and kind::mxf4nvf4).
+// The two descriptors of tcgen05.mma of E2M1 by E2M1 with scales, bit by bit as CUTLASS 4 has them
+// (SmemDescriptor, InstrDescriptorBlockScaled of cute/arch/mma_sm100_desc.hpp).
 //
 // An operand lies along k without a swizzle: matrices of 8 rows of 16 bytes, each 128 bytes on end. `leading`
 // bytes lie between two that follow along k, `stride` bytes between two that follow along the rows. A row of

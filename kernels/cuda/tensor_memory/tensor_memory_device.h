@@ -104,7 +104,7 @@ class TensorMemory {
   LLMQ_BLOCK bool arrived(int) const { return arrived_; }
 
  private:
-  static constexpr int kTries = 1 << 22;  // some tenths of a second, once
+  static constexpr int kTries = 1 << 22;  // once; of a length that no device has told
 
   LLMQ_BLOCK uint32_t own_lanes(int column) const {
     return base_ + (threadIdx.x / kWarp * kWarp << 16) + static_cast<uint32_t>(column);

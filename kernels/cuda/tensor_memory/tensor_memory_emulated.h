@@ -1,5 +1,5 @@
 // Tensor memory on the host (kernels/cuda/tensor_memory/tensor_memory.h). Products run as late as they may,
-// when they are waited for; descriptors are read by their definition in the PTX manual, with numbers of this
+// when they are waited for; descriptors are read as CUTLASS's headers define them, with numbers of this
 // file's own. What was not published, or not waited for, is thrown.
 #pragma once
 
