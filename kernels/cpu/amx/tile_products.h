@@ -13,6 +13,7 @@
 #pragma once
 #include <string.h>
 
+#include "kernels/cpu/amx/few_rows.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/level.h"
@@ -27,14 +28,17 @@ constexpr auto kBf16 = static_cast<int>(CpuFormat::kBF16);
 constexpr int64_t kNarrowStep = 128;  // codes of a column that are expanded at once
 static_assert(Avx512::kPanelVectors * Avx512::kLanes == kTilePanel);
 
-// Tiles 0 to 3: C, by rows and columns. 4, 5: A. 6, 7: B.
-inline TileConfiguration tiles_for(int64_t rows) {
+// Tiles 0 to 3: C, by rows and columns; of up to 16 rows twice. 4, 5: A. 6, 7: B; of so many units along the
+// depth.
+inline TileConfiguration tiles_for(int64_t rows, int64_t units = kTileUnits) {
   TileConfiguration tiles;
-  const int64_t above = rows < kTileRows ? rows : kTileRows, below = rows - above;
-  const int64_t counts[] = {above, above, below, below, above, below, kTileUnits, kTileUnits};
+  const int64_t above = rows < kTileRows ? rows : kTileRows, below = rows - above,
+                second = below > 0 ? below : above;
+  const int64_t counts[] = {above, above, second, second, above, below, units, units};
   for (int tile = 0; tile < 8; ++tile) {
+    const bool of_a = tile == 4 || tile == 5;
     tiles.rows[tile] = static_cast<uint8_t>(counts[tile]);
-    tiles.row_bytes[tile] = counts[tile] > 0 ? 64 : 0;
+    tiles.row_bytes[tile] = static_cast<uint16_t>(counts[tile] == 0 ? 0 : of_a ? 4 * units : 64);
   }
   return tiles;
 }
@@ -90,25 +94,27 @@ struct RowBlock {
   }
 };
 
-// C's tiles of up to 32 rows and one panel.
-template <class Tiles, class Product, bool Two>
+// C's tiles of up to 32 rows and one panel; of up to 16 rows there are two sets.
+template <class Tiles, class Product, bool Two, int Set = 0>
 struct PanelTiles {
+  static_assert(Set == 0 || !Two);
+  static constexpr int kLeft = 2 * Set, kRight = kLeft + 1;
   static LLMQ_INLINE void zero() {
-    Tiles::template zero<0>();
-    Tiles::template zero<1>();
+    Tiles::template zero<kLeft>();
+    Tiles::template zero<kRight>();
     if constexpr (Two) Tiles::template zero<2>(), Tiles::template zero<3>();
   }
   static LLMQ_INLINE void load(const float* c, int64_t row) {  // in elements, as c
-    Tiles::template load<0>(c, 4 * row);
-    Tiles::template load<1>(c + kTileColumns, 4 * row);
+    Tiles::template load<kLeft>(c, 4 * row);
+    Tiles::template load<kRight>(c + kTileColumns, 4 * row);
     if constexpr (Two) {
       Tiles::template load<2>(c + kTileRows * row, 4 * row);
       Tiles::template load<3>(c + kTileRows * row + kTileColumns, 4 * row);
     }
   }
   static LLMQ_INLINE void store(float* c, int64_t row) {
-    Tiles::template store<0>(c, 4 * row);
-    Tiles::template store<1>(c + kTileColumns, 4 * row);
+    Tiles::template store<kLeft>(c, 4 * row);
+    Tiles::template store<kRight>(c + kTileColumns, 4 * row);
     if constexpr (Two) {
       Tiles::template store<2>(c + kTileRows * row, 4 * row);
       Tiles::template store<3>(c + kTileRows * row + kTileColumns, 4 * row);
@@ -117,9 +123,9 @@ struct PanelTiles {
   static LLMQ_INLINE void step(const unsigned char* a, int64_t stride, const unsigned char* b) {
     Tiles::template load<6>(b, kUnitBytes);
     Tiles::template load<4>(a, stride);
-    Tiles::template multiply<0, 4, 6>(Product{});
+    Tiles::template multiply<kLeft, 4, 6>(Product{});
     Tiles::template load<7>(b + 64, kUnitBytes);
-    Tiles::template multiply<1, 4, 7>(Product{});
+    Tiles::template multiply<kRight, 4, 7>(Product{});
     if constexpr (Two) {
       Tiles::template load<5>(a + kTileRows * stride, stride);
       Tiles::template multiply<2, 5, 6>(Product{});
@@ -127,11 +133,12 @@ struct PanelTiles {
     }
   }
   // Adds the products of `bytes` of each row with as many of a panel at b: units of 4, the last one perhaps
-  // half.
-  static LLMQ_INLINE void add(const RowBlock& rows, const unsigned char* b, int64_t bytes) {
+  // half. Tiles have `units` of them, all there are where these are fewer than kTileUnits.
+  static LLMQ_INLINE void add(const RowBlock& rows, const unsigned char* b, int64_t bytes,
+                              int64_t units = kTileUnits) {
     int64_t unit = 0;
     if (!rows.transposed)
-      for (; 4 * unit + 64 <= bytes; unit += kTileUnits)
+      for (; 4 * (unit + units) <= bytes; unit += units)
         step(rows.a + 4 * unit, rows.step, b + unit * kUnitBytes);
     if (4 * unit < bytes) add_copies(rows, b, unit, bytes);
   }
@@ -307,53 +314,141 @@ void tile_gemm_groups(const GemmPanel& g, int64_t group) {
   });
 }
 
-// Up to 32 rows against codes, of which kNarrowStep a column are expanded while the tiles multiply those
-// before.
+// Steps of kNarrowStep codes through the groups of all panels, in order.
+class NarrowSteps {
+ public:
+  explicit NarrowSteps(const NarrowProduct& p) : p_(p), panel_(p.b) { begin_panel(); }
+
+  bool done() const { return column_ >= p_.columns; }
+  int64_t column() const { return column_; }
+  int64_t group() const { return group_; }
+  int64_t first() const { return first_; }  // code of the group
+  int64_t count() const {
+    const int64_t left = p_.layout.group - first_;
+    return left < kNarrowStep ? left : kNarrowStep;
+  }
+  bool begins_group() const { return first_ == 0; }
+  bool ends_group() const { return first_ + kNarrowStep >= p_.layout.group; }
+  bool ends_panel() const { return ends_group() && group_ + 1 == p_.layout.groups; }
+  int turn() const { return turn_; }  // 0 and 1 alternately
+  NarrowGroup bytes() const { return {&p_.layout, at_, factors_}; }
+
+  void next() {
+    turn_ ^= 1;
+    const bool group_ended = ends_group(), panel_ended = ends_panel();
+    first_ = group_ended ? 0 : first_ + kNarrowStep;
+    if (panel_ended) {
+      column_ += kTilePanel;
+      panel_ += panel_bytes_;
+      begin_panel();
+    } else if (group_ended) {
+      ++group_;
+      at_ += group_bytes_;
+      if (--together_ == 0) {
+        together_ = p_.layout.together;
+        factors_ += p_.layout.factor_bytes_of_block(kTilePanel);
+      }
+    }
+  }
+
+ private:
+  void begin_panel() {
+    group_ = 0;
+    together_ = p_.layout.together;
+    factors_ = panel_;
+    at_ = panel_ + front_;
+  }
+
+  const NarrowProduct& p_;
+  const int64_t panel_bytes_ = p_.layout.panel_bytes(kTilePanel),
+                group_bytes_ = p_.layout.group_bytes(kTilePanel),
+                front_ = p_.layout.factor_bytes(kTilePanel, p_.layout.groups);
+  const unsigned char *panel_, *at_ = nullptr, *factors_ = nullptr;
+  int64_t column_ = 0, group_ = 0, first_ = 0, together_ = 0;
+  int turn_ = 0;
+};
+
+// Up to 32 rows against codes: kNarrowStep of a column are expanded while the tiles multiply those before.
+// Up to 16 rows have two sets of sums, of which one is scaled while the next group goes into the other.
 template <class Tiles, bool Two>
-void multiply_narrow(const NarrowProduct& p) {
-  using Panel = PanelTiles<Tiles, Pairs, Two>;
-  alignas(64) unsigned char codes[2][kNarrowStep * kTilePanel * 2];
-  alignas(64) float scales[2][kTilePanel], offsets[2][kTilePanel], sums[2 * kTileRows * kTilePanel],
-      y[2 * kTileRows * kTilePanel];
-  const NarrowLayout& layout = p.layout;
-  const int64_t steps = (layout.group + kNarrowStep - 1) / kNarrowStep;
-  const auto count_of = [&](int64_t step) {
-    return layout.group - step * kNarrowStep < kNarrowStep ? layout.group - step * kNarrowStep : kNarrowStep;
+class NarrowTiles {
+ public:
+  explicit NarrowTiles(const NarrowProduct& p) : p_(p) {}
+
+  __attribute__((noinline)) void multiply() {
+    Tiles::configure(tiles_for(p_.rows, units_));
+    NarrowSteps ahead(p_);
+    expand(ahead);
+    int set = 0;
+    for (NarrowSteps step(p_); !step.done(); step.next()) {
+      if constexpr (Two)
+        add<0>(step);
+      else
+        set == 0 ? add<0>(step) : add<1>(step);
+      finish();
+      ahead.next();
+      if (!ahead.done()) expand(ahead);
+      if (!step.ends_group()) continue;
+      waiting_ = {scales_[step.turn()], offsets_[step.turn()], step.group(), set, true};
+      if constexpr (!Two) set ^= 1;
+      if (step.ends_panel()) finish();
+      if (step.ends_panel())
+        put_rows(p_.c + step.column(), p_.c_row, y_, p_.rows, p_.columns - step.column());
+    }
+    Tiles::release();
+  }
+
+ private:
+  template <int Set>
+  using Panel = PanelTiles<Tiles, Pairs, Two, Set>;
+
+  // Sums of a whole group that are still in their tiles.
+  struct Waiting {
+    const float *scales = nullptr, *offsets = nullptr;
+    int64_t group = 0;
+    int set = 0;
+    bool is = false;
   };
 
-  const int64_t all = (p.columns + kTilePanel - 1) / kTilePanel * layout.groups * steps;
-  const auto unpack = avx512_bf16_kernels().narrow_unpack[kBf16];
-  const auto expand = [&](int64_t i) {
-    if (i < all)
-      unpack(codes[i & 1], scales[i & 1], offsets[i & 1],
-             narrow_group(layout, p.b + i / steps / layout.groups * layout.panel_bytes(kTilePanel),
-                          kTilePanel, i / steps % layout.groups),
-             i % steps * kNarrowStep, count_of(i % steps));
-  };
-  Tiles::configure(tiles_for(p.rows));
-  expand(0);
-  for (int64_t i = 0; i < all; ++i) {
-    const int64_t step = i % steps, group = i / steps % layout.groups,
-                  column = i / steps / layout.groups * kTilePanel;
-    const int64_t columns = p.columns - column;
-    float* const c = p.c + column;
-    expand(i + 1);
-    if (step == 0) Panel::zero();
-    if (step == 0 && group == 0)
-      take_rows(y, p.start == nullptr ? nullptr : p.start + column, 0, p.rows, columns);
-    const auto* const a =
-        static_cast<const unsigned char*>(p.a) + (group * layout.group + step * kNarrowStep) * 2;
-    Panel::add(RowBlock{a, p.a_row, p.rows, false}, codes[i & 1], count_of(step) * 2);
-    if (step + 1 < steps) continue;
-    Panel::store(sums, kTilePanel);
-    add_scaled(y, sums,
-               {scales[i & 1], layout.minima ? offsets[i & 1] : nullptr,
-                layout.minima ? p.sums + group : nullptr, p.sums_row},
-               p.rows);
-    if (group + 1 == layout.groups) put_rows(c, p.c_row, y, p.rows, columns);
+  LLMQ_INLINE void expand(const NarrowSteps& at) {
+    by_rows_.narrow_unpack[kBf16](codes_[at.turn()], scales_[at.turn()], offsets_[at.turn()], at.bytes(),
+                                  at.first(), at.count());
   }
-  Tiles::release();
-}
+  template <int Set>
+  LLMQ_INLINE void add(const NarrowSteps& at) {
+    if (at.begins_group()) {
+      if constexpr (Two) finish();
+      Panel<Set>::zero();
+      if (at.group() == 0)
+        take_rows(y_, p_.start == nullptr ? nullptr : p_.start + at.column(), 0, p_.rows,
+                  p_.columns - at.column());
+    }
+    const auto* const a =
+        static_cast<const unsigned char*>(p_.a) + (at.group() * p_.layout.group + at.first()) * 2;
+    Panel<Set>::add(RowBlock{a, p_.a_row, p_.rows, false}, codes_[at.turn()], at.count() * 2, units_);
+  }
+  LLMQ_INLINE void finish() {
+    if (!waiting_.is) return;
+    waiting_.is = false;
+    if constexpr (Two)
+      Panel<0>::store(sums_, kTilePanel);
+    else
+      waiting_.set == 0 ? Panel<0>::store(sums_, kTilePanel) : Panel<1>::store(sums_, kTilePanel);
+    const bool minima = p_.layout.minima;
+    add_scaled(y_, sums_,
+               {waiting_.scales, minima ? waiting_.offsets : nullptr,
+                minima ? p_.sums + waiting_.group : nullptr, p_.sums_row},
+               p_.rows);
+  }
+
+  const NarrowProduct& p_;
+  const CpuKernels& by_rows_ = avx512_bf16_kernels();
+  const int64_t units_ = p_.layout.group / 2 < kTileUnits ? p_.layout.group / 2 : kTileUnits;  // of a tile
+  Waiting waiting_;
+  alignas(64) unsigned char codes_[2][kNarrowStep * kTilePanel * 2];
+  alignas(64) float scales_[2][kTilePanel], offsets_[2][kTilePanel], sums_[2 * kTileRows * kTilePanel],
+      y_[2 * kTileRows * kTilePanel];
+};
 
 // `narrow_gemm` of the level.
 template <class Tiles>
@@ -364,7 +459,9 @@ void tile_narrow_gemm(const NarrowProduct& p) {
     some.a = static_cast<const unsigned char*>(p.a) + row * p.a_row;
     some.c = p.c + row * p.c_row;
     if (p.sums != nullptr) some.sums = p.sums + row * p.sums_row;
-    some.rows > kTileRows ? multiply_narrow<Tiles, true>(some) : multiply_narrow<Tiles, false>(some);
+    if (!multiply_few_rows(some))
+      some.rows > kTileRows ? NarrowTiles<Tiles, true>(some).multiply()
+                            : NarrowTiles<Tiles, false>(some).multiply();
   }
 }
 

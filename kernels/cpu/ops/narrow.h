@@ -10,12 +10,29 @@
 //   y = fma(A_g, z scale_g - minimum_g, y);   A_g = the sum of a's group
 //
 // narrow_codes.h has the bytes. One row: 3 to 4 instructions per 32 codes, and two groups of a panel are
-// under way at once, since the sums of one alone would wait for their own additions.
+// under way at once, since the sums of one alone would wait for their own additions. FP16 numbers of several
+// groups are read once for them.
 #pragma once
 #include "kernels/cpu/ops/narrow_codes.h"
 #include "kernels/cpu/ops/rows.h"
 
 namespace llmq {
+
+// The sum of a group for one vector of columns: a chain over its pairs, unless a product has an order of its
+// own, which is then told every kStep codes. Inputs lie as BF16 pairs, or as the product wants them.
+template <class V, class Product>
+struct NarrowSum {
+  static constexpr int kChains = 2;  // groups whose sums are under way at once, of few rows
+  static constexpr int64_t kStep = 0, kPairBytes = 4;
+  typename V::F total;
+  static LLMQ_INLINE NarrowSum zero() { return {V::set(0.0f)}; }
+  static LLMQ_INLINE auto input(const unsigned char* pair) { return Product::broadcast(whole_unit(pair)); }
+  template <class B>
+  LLMQ_INLINE void add(const B& input, const B& pair) {
+    total = Product::add(total, input, pair);
+  }
+  LLMQ_INLINE void end_step() {}
+};
 
 // Rows rows against Chains groups side by side in memory of one panel, or against one group of Chains panels,
 // so that enough sums are under way; of groups, as many times as there are so many up to `end`: y stays in
@@ -30,6 +47,7 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
   const int64_t header = layout.header_bytes(kPanel), zeros = header - kPanel;
   const int64_t chain_bytes = OfGroups ? group_bytes : panel_bytes;
   constexpr int kSums = OfGroups ? 1 : Chains;  // of panels
+  using Sum = NarrowSum<V, Product>;
 
   // take(row, sum, vector, its y, how many of its columns there are)
   const auto each_y = [&](const auto& take) LLMQ_LAMBDA_INLINE {
@@ -55,27 +73,37 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
   const int64_t front = layout.factor_bytes(kPanel, layout.groups);
   const unsigned char* factors = first_panel + layout.factor_bytes(kPanel, first_group);
   int64_t to_next_factors = layout.together - first_group % layout.together;
+  NarrowFactors<V> shared[kVectors];
+  const auto take_factors = [&](const unsigned char* from) LLMQ_LAMBDA_INLINE {
+    if constexpr (may_have_factors(Form))
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        shared[decltype(v)::value] =
+            narrow_factors<V>(NarrowGroup{&layout, nullptr, from}, decltype(v)::value * V::kLanes);
+      });
+  };
+  if (OfGroups) take_factors(factors);
   constexpr int64_t kAhead = 2048;     // bytes, at least: what memory sends while one line is on its way
   constexpr int64_t kFarAhead = 4096;  // beyond them, into L2: codes of 4 bits outrun what L1 can ask for
   const int64_t together_bytes = Chains * group_bytes,
                 ahead = (kAhead + together_bytes - 1) / together_bytes * together_bytes;
   for (int64_t group = first_group; group + (OfGroups ? Chains : 1) <= end; group += OfGroups ? Chains : 1) {
     const unsigned char* const b = first_panel + front + group * group_bytes;
-    const unsigned char* const a = static_cast<const unsigned char*>(p.a) + group * layout.group * 2;
-    typename V::F acc[Rows][Chains][kVectors];
+    const unsigned char* const a =
+        static_cast<const unsigned char*>(p.a) + group * layout.group / 2 * Sum::kPairBytes;
+    Sum acc[Rows][Chains][kVectors];
     NarrowZero<Codes, Bits, Form> zero[Chains][kVectors];
     unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
       unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
         constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
         zero[kI][kV] = narrow_zero<Codes, Bits, Form>(layout, b + kI * chain_bytes + zeros, kV * V::kLanes);
-        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][kI][kV] = V::set(0.0f); });
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][kI][kV] = Sum::zero(); });
       });
     });
 
     // Lines are asked for in the order of their addresses, which the memory likes best: of the chains that
     // follow where these are neighbours, further down the same panels where not.
     constexpr int64_t kUnit = narrow_unit(Bits), kUnitBytes = kUnit * kPanel * Bits / 8;
-    for (int64_t unit = 0; unit < layout.group / kUnit; ++unit)
+    for (int64_t unit = 0, units = layout.group / kUnit; unit < units; ++unit) {
       unroll<static_cast<int>(kUnit / kNarrowBlock)>([&](auto block) LLMQ_LAMBDA_INLINE {
         constexpr int kBlock = decltype(block)::value;
         unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
@@ -95,7 +123,8 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
               }
           }
           const unsigned char* const x =
-              a + ((OfGroups ? kI * layout.group : 0) + unit * kUnit + kBlock * kNarrowBlock) * 2;
+              a + ((OfGroups ? kI * layout.group : 0) + unit * kUnit + kBlock * kNarrowBlock) / 2 *
+                      Sum::kPairBytes;
           typename Codes::B pairs[kVectors][4];
           unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
             constexpr int kV = decltype(v)::value;
@@ -104,37 +133,39 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
           unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
             unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
               constexpr int kJ = decltype(j)::value, kR = decltype(r)::value;
-              const auto input = Product::broadcast(whole_unit(x + kR * p.a_row + 4 * kJ));
+              const auto input = Sum::input(x + kR * p.a_row + kJ * Sum::kPairBytes);
               unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
                 constexpr int kV = decltype(v)::value;
-                acc[kR][kI][kV] = Product::add(acc[kR][kI][kV], input, pairs[kV][kJ]);
+                acc[kR][kI][kV].add(input, pairs[kV][kJ]);
               });
             });
           });
         });
       });
+      if constexpr (Sum::kStep > 0)
+        if ((unit + 1) * kUnit % Sum::kStep == 0 || unit + 1 == units)
+          unroll<Rows * Chains * kVectors>(
+              [&](auto i) LLMQ_LAMBDA_INLINE { (&acc[0][0][0])[decltype(i)::value].end_step(); });
+    }
 
     // y = fma(sum, scale, y), group after group.
     unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
       constexpr int kI = decltype(i)::value;
       const int64_t index = OfGroups ? group + kI : group;
       const NarrowGroup own{&layout, b + kI * chain_bytes, OfGroups ? factors : factors + kI * panel_bytes};
-      if (OfGroups && --to_next_factors == 0) {
-        to_next_factors = layout.together;
-        factors += layout.factor_bytes_of_block(kPanel);
-      }
+      if (!OfGroups) take_factors(own.factors);
       unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
         constexpr int kV = decltype(v)::value;
-        const auto scale = narrow_scale<V, Form>(own, kV * V::kLanes);
+        const auto scale = narrow_scale<V, Form>(own, shared[kV], kV * V::kLanes);
         const auto each_row = [&](const auto& start) LLMQ_LAMBDA_INLINE {
           unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
             auto& sum = y[decltype(r)::value][OfGroups ? 0 : kI][kV];
-            sum = V::fma(acc[decltype(r)::value][kI][kV], scale, start(r, sum));
+            sum = V::fma(acc[decltype(r)::value][kI][kV].total, scale, start(r, sum));
           });
         };
         if constexpr (may_have_minima(Form)) {
           if (layout.minima) {
-            const auto offset = narrow_offset<V>(own, scale, kV * V::kLanes);
+            const auto offset = narrow_offset<V>(own, shared[kV], scale, kV * V::kLanes);
             return each_row([&](auto r, typename V::F sum) LLMQ_LAMBDA_INLINE {
               return V::fma(V::set(p.sums[decltype(r)::value * p.sums_row + index]), offset, sum);
             });
@@ -142,6 +173,11 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
         }
         each_row([](auto, typename V::F sum) LLMQ_LAMBDA_INLINE { return sum; });
       });
+      if (OfGroups && --to_next_factors == 0) {
+        to_next_factors = layout.together;
+        factors += layout.factor_bytes_of_block(kPanel);
+        if (index + 1 < end) take_factors(factors);
+      }
     });
   }
   each_y([&](auto r, auto i, auto v, int64_t n, int count) LLMQ_LAMBDA_INLINE {
@@ -158,7 +194,7 @@ template <class V, class Product, class Codes, int Bits, CodeForm Form, int Rows
 LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   // Lanes that are plain C++ have their panel's columns for chains, and take long to compile.
-  constexpr int kChains = Rows <= 2 && V::kLanes > 1 ? 2 : 1;
+  constexpr int kChains = Rows <= 2 && V::kLanes > 1 ? NarrowSum<V, Product>::kChains : 1;
   const int64_t panels = (p.columns + kPanel - 1) / kPanel, groups = p.layout.groups;
   int64_t panel = 0;
   // Codes of 2, 3, 5 and 6 bits and of a book hardly ever have one scale a row: these go panel by panel.
@@ -279,10 +315,11 @@ void narrow_unpack_bf16(void* panel, float* scales, float* offsets, const Narrow
   with_layout(*group.layout, [&](auto bits, auto as) LLMQ_LAMBDA_INLINE {
     constexpr auto kForm = static_cast<CodeForm>(decltype(as)::value);
     for (int64_t n = 0; n < kPanel; n += V::kLanes) {
-      const auto scale = narrow_scale<V, kForm>(group, n);
+      const auto factors = narrow_factors<V>(group, n);
+      const auto scale = narrow_scale<V, kForm>(group, factors, n);
       V::store(scales + n, scale);
       if (may_have_minima(kForm) && group.layout->minima)
-        V::store(offsets + n, narrow_offset<V>(group, scale, n));
+        V::store(offsets + n, narrow_offset<V>(group, factors, scale, n));
     }
     narrow_each_pair<V, Codes, decltype(bits)::value, kForm>(
         group, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
@@ -315,7 +352,8 @@ void narrow_unpack_f32(void* panel, float* scales, float* offsets, const NarrowG
         });
     if constexpr (may_have_minima(kForm))
       if (group.layout->minima) {
-        for (int64_t n = 0; n < kPanel; n += V::kLanes) V::store(offsets + n, narrow_minimum<V>(group, n));
+        for (int64_t n = 0; n < kPanel; n += V::kLanes)
+          V::store(offsets + n, narrow_minimum<V>(group, narrow_factors<V>(group, n), n));
         const auto middle = V::set(static_cast<float>(narrow_middle(decltype(bits)::value)));
         return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE {
           return V::sub(V::mul(V::add(code, middle), V::load(scales + n)), V::load(offsets + n));

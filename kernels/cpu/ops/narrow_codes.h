@@ -139,8 +139,10 @@ LLMQ_INLINE auto narrow_zero(const NarrowLayout& layout, const unsigned char* ze
     return Codes::book(*layout.book);
   else if constexpr (Form == CodeForm::kMiddle)
     return Codes::template middle<Bits>();
+  else if constexpr (Bits == 4)
+    return Codes::zero4(zeros + n);
   else
-    return Bits == 4 ? Codes::zero4(zeros + n) : Codes::zero8(zeros + n);
+    return Codes::zero8(zeros + n);
 }
 template <class Codes, int Bits, CodeForm Form>
 using NarrowZero = decltype(narrow_zero<Codes, Bits, Form>(NarrowLayout(), nullptr, 0));
@@ -180,8 +182,22 @@ LLMQ_INLINE typename V::F narrow_level(const unsigned char* at) {
   return V::from_bits(V::template left<20>(V::load_u8(at)));
 }
 
+// The FP16 numbers of a group's block, 0 where the layout has none.
+template <class V>
+struct NarrowFactors {
+  typename V::F scale, minimum;
+};
+template <class V>
+LLMQ_INLINE NarrowFactors<V> narrow_factors(const NarrowGroup& group, int64_t n) {
+  constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
+  const auto none = V::set(0.0f);
+  if (!group.layout->has_factors()) return {none, none};
+  return {V::load_f16(group.factors + 2 * n),
+          group.layout->minima ? V::load_f16(group.factors + 2 * (kPanel + n)) : none};
+}
+
 template <class V, CodeForm Form>
-LLMQ_INLINE typename V::F narrow_scale(const NarrowGroup& group, int64_t n) {
+LLMQ_INLINE typename V::F narrow_scale(const NarrowGroup& group, const NarrowFactors<V>& factors, int64_t n) {
   const ScaleFormat format = group.layout->scales;
   if constexpr (has_float_scales(Form)) {
     if (format == ScaleFormat::kLevels)
@@ -190,13 +206,16 @@ LLMQ_INLINE typename V::F narrow_scale(const NarrowGroup& group, int64_t n) {
       return V::from_bits(V::maxi(V::template left<23>(V::load_u8(group.at + n)), V::seti(1 << 22)));
   }
   if constexpr (may_have_factors(Form))
-    if (format == ScaleFormat::kFactors)
-      return V::mul(V::load_f16(group.factors + 2 * n), V::to_f32(V::load_i8(group.at + n)));
+    if (format == ScaleFormat::kFactors) return V::mul(factors.scale, V::to_f32(V::load_i8(group.at + n)));
   if constexpr (may_have_minima(Form))
     if (format == ScaleFormat::kNibbles)
-      return V::mul(V::load_f16(group.factors + 2 * n),
-                    V::to_f32(V::template field<0, 15>(V::load_u8(group.at + n))));
+      return V::mul(factors.scale, V::to_f32(V::template field<0, 15>(V::load_u8(group.at + n))));
   return narrow_number<V>(group.at, format, n);
+}
+
+template <class V, CodeForm Form>
+LLMQ_INLINE typename V::F narrow_scale(const NarrowGroup& group, int64_t n) {
+  return narrow_scale<V, Form>(group, narrow_factors<V>(group, n), n);
 }
 
 // Of float32 compute.
@@ -222,21 +241,23 @@ LLMQ_INLINE typename V::F narrow_rounded(typename V::F value, ScaleFormat format
 }
 
 template <class V>
-LLMQ_INLINE typename V::F narrow_minimum(const NarrowGroup& group, int64_t n) {
+LLMQ_INLINE typename V::F narrow_minimum(const NarrowGroup& group, const NarrowFactors<V>& factors,
+                                         int64_t n) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   const ScaleFormat format = group.layout->scales;
-  const auto m = [&]() LLMQ_LAMBDA_INLINE { return V::load_f16(group.factors + 2 * (kPanel + n)); };
-  if (format == ScaleFormat::kFactors) return V::mul(m(), V::to_f32(V::load_u8(group.at + kPanel + n)));
+  if (format == ScaleFormat::kFactors)
+    return V::mul(factors.minimum, V::to_f32(V::load_u8(group.at + kPanel + n)));
   if (format == ScaleFormat::kNibbles)
-    return V::mul(m(), V::to_f32(V::template field<4, 15>(V::load_u8(group.at + n))));
+    return V::mul(factors.minimum, V::to_f32(V::template field<4, 15>(V::load_u8(group.at + n))));
   return narrow_number<V>(group.at + kPanel * group.layout->scale_bytes(), format, n);
 }
 
 // What the sum of a row's group is multiplied with, given its scale.
 template <class V>
-LLMQ_INLINE typename V::F narrow_offset(const NarrowGroup& group, typename V::F scale, int64_t n) {
+LLMQ_INLINE typename V::F narrow_offset(const NarrowGroup& group, const NarrowFactors<V>& factors,
+                                        typename V::F scale, int64_t n) {
   const auto middle = V::set(static_cast<float>(narrow_middle(group.layout->bits)));
-  return V::sub(V::mul(middle, scale), narrow_minimum<V>(group, n));
+  return V::sub(V::mul(middle, scale), narrow_minimum<V>(group, factors, n));
 }
 
 }  // namespace llmq
