@@ -180,14 +180,18 @@ struct Float4Linear {
 };
 
 // start.operator()<Kernel>(arguments) starts one, on a device or in the emulation: blocks of 16 rows where
-// there are no more, else of 64, with the same bits.
+// there are no more, else of 64, with the same bits. kFew and kMany say so in the kernel's terms.
+template <template <bool, int> class Kernel, int kFew, int kMany, class Start>
+int start_float4_by_rows(const Float4Arguments& a, const Start& start) {
+  if (a.exponents)
+    return a.rows <= 16 ? start.template operator()<Kernel<true, kFew>>(a)
+                        : start.template operator()<Kernel<true, kMany>>(a);
+  return a.rows <= 16 ? start.template operator()<Kernel<false, kFew>>(a)
+                      : start.template operator()<Kernel<false, kMany>>(a);
+}
 template <class Start>
 int start_float4(const Float4Arguments& a, const Start& start) {
-  if (a.exponents)
-    return a.rows <= 16 ? start.template operator()<Float4Linear<true, 1>>(a)
-                        : start.template operator()<Float4Linear<true, 4>>(a);
-  return a.rows <= 16 ? start.template operator()<Float4Linear<false, 1>>(a)
-                      : start.template operator()<Float4Linear<false, 4>>(a);
+  return start_float4_by_rows<Float4Linear, 1, 4>(a, start);
 }
 
 }  // namespace llmq::cuda

@@ -17,9 +17,9 @@ namespace {
 
 struct TileOrder : ProductBF16<Avx512> {};
 
-// Codes as pairs of FP32 numbers. Four bits are looked up where the next code's bits above do not matter.
-struct TileCodes {
-  using B = TileOrder::B;
+// WideCodes in fewer instructions: four bits are looked up where the next code's bits above do not matter,
+// and other widths take the way by BF16 pairs.
+struct TileCodes : WideCodes<Avx512> {
   struct Numbers {
     alignas(64) float values[16];
   };
@@ -32,7 +32,6 @@ struct TileCodes {
     }();
     return Avx512::load(kNumbers.values);
   }
-  static LLMQ_INLINE __m512 book(const CodeBook& book) { return Avx512::book(book.nearest); }
   template <int Bits>
   static LLMQ_INLINE auto middle() {
     if constexpr (Bits == 4)
@@ -41,7 +40,6 @@ struct TileCodes {
       return PairCodes::middle<Bits>();
   }
   static LLMQ_INLINE __m512 zero4(const unsigned char* at) { return Avx512::to_f32(Avx512::load_u8(at)); }
-  static LLMQ_INLINE __m512i zero8(const unsigned char* at) { return PairCodes::zero8(at); }
   template <CodeForm Form>
   static LLMQ_INLINE void expand4(B (&out)[4], const unsigned char* at, __m512 zero) {
     const __m512i words = Avx512::loadi(at);
@@ -55,14 +53,6 @@ struct TileCodes {
       };
       out[decltype(j)::value] = {number(Index<kShift>{}), number(Index<kShift + 16>{})};
     });
-  }
-  template <CodeForm Form>
-  static LLMQ_INLINE B pair8(const unsigned char* even, const unsigned char* odd, __m512i zero) {
-    const auto number = [&](const unsigned char* at) LLMQ_LAMBDA_INLINE {
-      const __m512i code = Avx512::load_i8(at);
-      return Avx512::to_f32(Form == CodeForm::kZeros ? Avx512::subi(code, zero) : code);
-    };
-    return {number(even), number(odd)};
   }
   template <int Bits, int J>
   static LLMQ_INLINE B pair(const NarrowWords<Avx512, Bits>& words, __m512i zero) {

@@ -1,5 +1,6 @@
 // The table of a level with tiles: AVX-512's, with the products of tiles in it.
 #pragma once
+#include "kernels/cpu/amx/tile_narrow.h"
 #include "kernels/cpu/amx/tile_nibbles.h"
 #include "kernels/cpu/amx/tile_products.h"
 

@@ -142,14 +142,9 @@ struct Float4TensorLinear {
   }
 };
 
-// As start_float4(): blocks of 16 rows where there are no more, else of 64, with the same bits.
 template <class Start>
 int start_float4_tensor(const Float4Arguments& a, const Start& start) {
-  if (a.exponents)
-    return a.rows <= 16 ? start.template operator()<Float4TensorLinear<true, 16>>(a)
-                        : start.template operator()<Float4TensorLinear<true, 64>>(a);
-  return a.rows <= 16 ? start.template operator()<Float4TensorLinear<false, 16>>(a)
-                      : start.template operator()<Float4TensorLinear<false, 64>>(a);
+  return start_float4_by_rows<Float4TensorLinear, 16, 64>(a, start);
 }
 
 }  // namespace llmq::cuda
