@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "io/codes/first_rounding.h"
-#include "model/packed/unpacked.h"
+#include "export/changed_tensor.h"
 #include "tensor/stored_float.h"
 
 namespace llmq {
@@ -25,38 +24,25 @@ std::string file_of(const LoraAdapter& adapter) {
 }
 
 // A linear as it is read beneath, and what is added to it.
-class FoldedLinear final : public ChangedNumbers {
+class FoldedLinear final : public ChangedTensor {
  public:
-  FoldedLinear(std::shared_ptr<const AdapterFold> fold, const AdapterFold::Place& place, StoredTensor tensor)
-      : fold_(std::move(fold)), place_(place), tensor_(std::move(tensor)) {
-    if (!of_codes()) dtype_ = written_dtype(tensor_);
-  }
+  FoldedLinear(std::shared_ptr<const AdapterFold> fold, const AdapterFold::Place& place,
+               const StoredTensor& tensor)
+      : ChangedTensor(fold->source().checkpoint(), tensor, place.linear.module),
+        fold_(std::move(fold)),
+        place_(place) {}
 
   void read(std::span<float> into, ThreadPool& pool) const override {
-    beneath().read_float32(tensor_, into, pool);
-    fold_->fold(fold_->pair(place_), 0, into, dtype_.value_or(DType::kF32), tensor_.name, pool);
+    beneath().read_float32(tensor(), into, pool);
+    fold_->fold(fold_->pair(place_), 0, into, dtype(), tensor().name, pool);
   }
-  void read_ahead() const override {
-    if (!Checkpoint::is_kept(tensor_)) beneath().read_ahead(tensor_);
-  }
-  void release() const override { beneath().release(tensor_); }
   std::uint64_t bytes_to_read() const override {
-    return Checkpoint::bytes_to_read(tensor_) +
+    return ChangedTensor::bytes_to_read() +
            fold_->adapter().bytes_of_pair(place_.block, place_.linear.id).read;
   }
-  std::uint64_t bytes_kept() const override { return Checkpoint::bytes_kept(tensor_); }
   std::uint64_t bytes_kept_beside() const override {
     return fold_->adapter().bytes_of_pair(place_.block, place_.linear.id).kept;
   }
-  std::uint64_t bytes_on_disk() const override { return tensor_.bytes_on_disk(); }
-  std::vector<std::string> told() const override {
-    if (tensor_.unpacking) return tensor_.unpacking->told();
-    const std::string form = first_rounding(tensor_);
-    return form.empty() ? std::vector<std::string>()
-                        : std::vector<std::string>{told_of_second_rounding(place_.linear.module, form)};
-  }
-  std::optional<DType> rounded_to() const override { return dtype_; }
-  bool of_codes() const override { return tensor_.unpacking != nullptr; }
   std::uint64_t bytes_beside() const override {
     const LinearSpec& linear = place_.linear;
     return static_cast<std::uint64_t>(fold_->adapter().rank()) *
@@ -64,12 +50,8 @@ class FoldedLinear final : public ChangedNumbers {
   }
 
  private:
-  const Checkpoint& beneath() const { return fold_->source().checkpoint(); }
-
   std::shared_ptr<const AdapterFold> fold_;
   AdapterFold::Place place_;
-  StoredTensor tensor_;
-  std::optional<DType> dtype_;
 };
 
 }  // namespace
@@ -124,21 +106,10 @@ void AdapterFold::fold(const LoraPair& pair, std::int64_t first, std::span<float
 
 Checkpoint folded(const std::shared_ptr<const AdapterFold>& fold) {
   const Checkpoint& checkpoint = fold->source().checkpoint();
-  std::vector<StoredTensor> tensors;
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    const auto place = fold->places().find(tensor.name);
-    if (place == fold->places().end()) {
-      tensors.push_back(tensor);
-      continue;
-    }
-    auto linear = std::make_shared<const FoldedLinear>(fold, place->second, tensor);
-    StoredTensor& changed = tensors.emplace_back();
-    changed.name = tensor.name;
-    changed.view = TensorView(static_cast<const void*>(nullptr), linear->rounded_to().value_or(DType::kF32),
-                              tensor.view.shape);
-    changed.unpacking = std::move(linear);
-  }
-  return checkpoint.showing(std::move(tensors), checkpoint.config());
+  ChangedTensors changed;
+  for (const auto& [name, place] : fold->places())
+    changed[name] = std::make_shared<const FoldedLinear>(fold, place, checkpoint.at(name));
+  return with_changed(checkpoint, changed);
 }
 
 FoldWriter::FoldWriter(Io& io, const std::string& adapter, const Checkpoint& checkpoint, int threads)

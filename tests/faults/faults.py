@@ -731,7 +731,7 @@ FAULTS = [
           [("llmq_unit_runtime", "AdaptersTest.AnswersAreThoseOfTheFolded*")]),
     Fault("rank-stabilized-scale-forgotten", "src/model/adapters/lora_adapter.cpp", "(asked.rank_stabilized ? std::sqrt(rank) : rank)", "rank",
           [("llmq_unit_model", "LoraAdapterTest.ScaleFollows*")]),
-    Fault("recipe-adapter-not-rounded", "src/export/adapter_fold.cpp", "if (!of_codes()) dtype_ = written_dtype(tensor_);", "",
+    Fault("recipe-adapter-not-rounded", "src/export/changed_tensor.cpp", "dtype_ = written_dtype(tensor_);", "dtype_.reset();",
           [("llmq_unit_job", "*AdapterOnBase.GivesTheBytes*bf16")]),
     Fault("folded-linears-left-dense-as-bf16", "src/export/output/model_writer.cpp", "return changed->rounded_to().value_or(DType::kBF16);", "return DType::kBF16;",
           [("llmq_unit_job", "*AdapterOnBase.GivesTheBytes*f32")]),

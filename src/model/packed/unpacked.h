@@ -13,7 +13,7 @@
 
 namespace llmq {
 
-// Numbers that are changed whenever they are read (export/adapter_fold.h).
+// Numbers that are changed whenever they are read (export/changed_tensor.h).
 class ChangedNumbers : public Unpacking {
  public:
   // The type that they are rounded to; none: FP32 as they come out.

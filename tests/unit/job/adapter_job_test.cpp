@@ -17,6 +17,7 @@
 #include "model/open_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_adapter.h"
+#include "tests/unit/job/story_job.h"
 
 namespace llmq {
 namespace {
@@ -24,83 +25,28 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using testing::kStories;
 using ::testing::SizeIs;
 
-constexpr const char* kStories = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k";
-
-class AdapterJobTest : public ::testing::Test {
+class AdapterJobTest : public testing::StoryJobTest {
  protected:
-  AdapterJobTest() : adapter_(adapter(1)) {
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Once upon a time there was a little girl who had a big red ball. ";
-    text_ = scratch_.write("text.utf8", text).string();
-  }
-
   static ModelSpec spec() { return ModelSpec::read(open_checkpoint(system_io(), kStories)); }
   // In the same place, with other numbers.
   std::string adapter(std::uint64_t seed, float size = 0.1f) const {
     return testing::write_tiny_adapter(spec(), scratch_ / "adapter", seed, size);
   }
-
-  using Change = std::function<void(ConvertRequest&)>;
-  // A directory of the model's own name below `to`: a GGUF says the name of what it was made from.
-  std::string converted(const std::string& from, const std::string& to, const Change& change) const {
-    ConvertRequest request;
-    request.source = from;
-    request.target = {scratch_ / to / "tiny", true};
-    std::filesystem::create_directories(scratch_ / to);
-    change(request);
-    convert(system_io(), open_checkpoint(system_io(), from), request);
-    return (scratch_ / to / "tiny").string();
-  }
-  std::string of_type(const std::string& from, const std::string& to, const char* dtype) const {
-    return converted(from, to, [&](ConvertRequest& request) { request.dtype = dtype; });
-  }
   std::string merged(const std::string& base) const {
     return converted(base, "merged", [&](ConvertRequest& request) { request.adapter = adapter_; });
-  }
-
-  QuantizeRequest request(const std::string& model, const std::string& output,
-                          const std::vector<std::string>& more = {}) const {
-    QuantizeRequest request;
-    request.paranoid = true;  // no digests of this machine's other runs
-    request.recipe.source = "command line";
-    request.recipe.model = model;
-    request.recipe.output = (scratch_ / output).string();
-    for (const char* usual :
-         {"method=rtn", "scheme=w4a16_g32_asym", "calibration.samples=4", "calibration.sequence_length=32"})
-      request.recipe.set(usual);
-    request.recipe.set("calibration.text=[" + text_ + "]");
-    for (const std::string& assignment : more) request.recipe.set(assignment);
-    return request;
   }
   QuantizeRequest with_adapter(QuantizeRequest request) const {
     request.recipe.set("adapter=" + adapter_);
     return request;
   }
-  static JobSettings settings() {
-    JobSettings settings;
-    settings.devices = {make_cpu_backend(2)};
-    settings.program = {"0.0.1", "abc1234", "llmq quantize"};
-    return settings;
-  }
-  static JobEnd run(const QuantizeRequest& asked) {
-    return QuantizeJob(system_io(), asked, settings()).run();
-  }
-  static std::string digest_of(const JobEnd& end) { return end.document.at("digest").as_string(); }
-  Json report(const std::string& name) const { return Json::parse(scratch_.read(name), name); }
   std::string refusal(const std::vector<std::string>& more = {}, const std::string& model = kStories) const {
-    try {
-      run(with_adapter(request(model, "refused", more)));
-    } catch (const Error& error) {
-      EXPECT_FALSE(std::filesystem::exists(scratch_ / "refused"));
-      return error.what();
-    }
-    return "";
+    return StoryJobTest::refusal(with_adapter(request(model, "refused", more)));
   }
 
-  testing::TemporaryDirectory scratch_;
-  std::string adapter_, text_;
+  const std::string adapter_ = adapter(1);
 };
 
 // What is written of dense linears, and the scales of formats that follow the model, show its type.
