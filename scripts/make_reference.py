@@ -43,6 +43,7 @@ MEANINGS = {
     "calibration.seed": "of the draw of samples",
     "calibration.shuffle": "draw samples from all of the text, not from its beginning",
     "calibration.chat_template": "lines with `messages` are read as chats, by the model's template",
+    "rotate.value": "`hadamard`: the channels of each head are rotated between values and `o_proj`, in the weights (R2)",
     "kv_cache.dtype": "calibrate scales of keys and values, and write them",
     "ignore": "linears that are left dense: names or `re:` patterns",
     "overrides": "a list of `{match, scheme}`: another scheme for the linears that match, of any form; of a GGUF another type",
@@ -85,6 +86,7 @@ MEANINGS = {
 # Of keys of which others are nested, and of those within a scheme or an override: they stand in the schema.
 MEANINGS_OF_PARTS = {
     "calibration": "text that the model reads while it is quantized",
+    "rotate": "changes of basis that go into the weights before they are rounded",
     "kv_cache": "scales of keys and values",
     "mixed": "what `target_bits` chooses from",
     "awq": "options of `awq`",

@@ -158,7 +158,7 @@ Making to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkp
   return {
       [=, &io, &request, &checkpoint] {
         return open_writer(io, request.to, target_of(request), checkpoint, spec, modules,
-                           unpacked_linears(spec, modules), source->kv_cache());
+                           unpacked_linears(spec, modules), {source->kv_cache(), {}});
       },
       [=, &request, &checkpoint](ModelWriter& writer) {
         copy_dense(checkpoint, written_dense_tensors(checkpoint, modules, written_dtype), request, writer);

@@ -27,6 +27,7 @@ struct LoadedModel {
   ModelSpec spec;
   Tokenizer tokenizer;
   std::optional<FoldedAdapter> adapter = {};
+  bool rotated_values = false;  // job/changed_weights.h
 };
 
 // Error(kBadInput) also when the tokenizer has more tokens than the embedding has rows.

@@ -14,9 +14,9 @@ OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string
   request.on_window = settings.on_step;
   const LoadedModel written = open_model(system_io(), output);
   // An engine looks its embeddings up in the page cache, and runs packed linears as they are.
-  // With an adapter they are numbers.
-  const bool anew =
-      original.checkpoint.holds_in_memory() || (!original.adapter && is_unpacked(original.checkpoint));
+  // With an adapter they are numbers; those that were rotated were rounded once more.
+  const bool anew = original.checkpoint.holds_in_memory() || original.rotated_values ||
+                    (!original.adapter && is_unpacked(original.checkpoint));
   std::optional<LoadedModel> opened =
       anew ? std::optional(open_model(system_io(), original.name)) : std::nullopt;
   if (opened && original.adapter) fold_adapter(system_io(), original.adapter->directory, *opened);

@@ -8,6 +8,7 @@
 #include "base/seconds_since.h"
 #include "export/formats/output_format.h"
 #include "job/card_header.h"
+#include "job/changed_weights.h"
 #include "job/job_identity.h"
 #include "job/run_adapter.h"
 #include "quant/pipeline/activation_stream.h"
@@ -25,9 +26,10 @@ bool is_long(const PlanOutline& plan) {
   return plan.flops >= kFlops || plan.bytes_in >= kBytes;
 }
 
-LoadedModel open_with_adapter(Io& io, const Recipe& recipe) {
+LoadedModel open_changed(Io& io, const QuantizeRequest& request) {
+  const Recipe& recipe = request.recipe;
   LoadedModel model = open_to_round(io, recipe.model, recipe.adapter);
-  fold_adapter(io, recipe.adapter, model);
+  change_weights(io, recipe, request.allow_nonfinite, model);
   return model;
 }
 
@@ -41,7 +43,7 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
       settings_(std::move(settings)),
       start_(std::chrono::steady_clock::now()),
       files_(request_.direct_io ? Reading::kDirect : Reading::kCached),
-      model_(open_with_adapter(*files_.model, request_.recipe)),
+      model_(open_changed(*files_.model, request_)),
       planned_({request_.recipe, model_, settings_, io_, *files_.model, *files_.scratch,
                 request_.allow_nonfinite}),
       digests_(io_, request_.paranoid ? Path() : DigestCache::default_file()),

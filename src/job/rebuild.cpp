@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "export/convert.h"
 #include "export/formats/output_format.h"
+#include "job/changed_weights.h"
 #include "job/planned_job.h"
 #include "job/recorded_job.h"
 #include "job/run_adapter.h"
@@ -148,7 +149,7 @@ Rebuild rebuild_output(Io& io, const RebuildRequest& asked) {
   result.inputs =
       changed_inputs(io, facts.inputs, input_files(io, recipe, calibrates, model.checkpoint), asked.on_step);
   if (!result.inputs.empty()) return result;
-  fold_adapter(io, recipe.adapter, model);
+  change_weights(io, recipe, facts.allow_nonfinite, model);
   PlannedJob job({recipe, model, settings, io, io, io, facts.allow_nonfinite});
   job.choose_bits();
   JobOutcome rebuilt;

@@ -52,6 +52,20 @@ Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output) {
   return recipe;
 }
 
+bool has_rotated_values(const Checkpoint& checkpoint) {
+  const Json* const packed = checkpoint.config().find("quantization_config");
+  const Json* const told =
+      packed != nullptr && packed->is_object() ? packed->find("transform_config") : nullptr;
+  if (told != nullptr && told->is_object() && !told->members().empty()) return true;
+  if (!system_io().exists(manifest_path(checkpoint.path()))) return false;
+  try {
+    const ProvenanceFacts facts = recorded_facts(system_io(), checkpoint.path());
+    return facts.kind == BuildKind::kQuantize && recorded_recipe(facts, checkpoint.path()).rotates_values;
+  } catch (const Error&) {
+    return false;  // `llmq verify` says what is wrong with a manifest
+  }
+}
+
 // Beside the output; where that is one version of several, beside them all.
 Path rebuilt_directory(Io& io, const Path& output) {
   Path place = tidy_path(output);

@@ -18,6 +18,10 @@ std::vector<NamedDigest> recorded_files(Io& io, const Path& output);
 // Without what it would have written elsewhere.
 Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output);
 
+// Whether the values of a model are rotated (quant/rotation/value_rotation.h), by its manifest's recipe, or
+// by the transform_config of somebody else's.
+bool has_rotated_values(const Checkpoint& checkpoint);
+
 // Where the new files lie: beside the output, where nothing else does.
 Path rebuilt_directory(Io& io, const Path& output);
 Path rebuilt_file(const Path& output);  // of NAME.gguf: NAME.rebuild.gguf

@@ -49,12 +49,16 @@ LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::i
   Log::get().note(fmt::format("adapter {}: {} linears of rank up to {}, {}", directory.string(),
                               adapter.linears(), adapter.rank(),
                               bytes_text(static_cast<std::uint64_t>(adapter.values()) * sizeof(float))));
-  if (const auto method = rescaled_by(model.checkpoint))
+  const auto warn = [&](const std::string& changed) {
     Log::get().warn(
-        fmt::format("adapter {}: {} rescaled what the linears of {} read, so it fits only if it was trained "
-                    "on this checkpoint; one of the original model is quantized with "
-                    "that (adapter in a recipe)",
-                    directory.string(), *method, model.name));
+        fmt::format("adapter {}: {} what linears of {} read, so it fits only if it was trained on this "
+                    "checkpoint; one of the original model is quantized with that (adapter in a recipe)",
+                    directory.string(), changed, model.name));
+  };
+  if (const auto method = rescaled_by(model.checkpoint))
+    warn(*method + " rescaled");
+  else if (has_rotated_values(model.checkpoint))
+    warn("a rotation changed");
   return adapter;
 }
 

@@ -143,23 +143,30 @@ TEST(Merge, IsOneRecipeWithQuantize) {
   EXPECT_THAT(bad.out, HasSubstr("adapter_model.safetensors"));
 }
 
-// Rounding leaves what a linear reads as it was; AWQ does not, and an adapter of the original would be
-// applied to something else.
-TEST(Lora, WarnsWhereTheInputsWereRescaled) {
+// Rounding leaves what a linear reads as it was; AWQ and a rotation do not, and an adapter of the original
+// would be applied to something else.
+TEST(Lora, WarnsWhereInputsAreOthersThanTheOriginals) {
   const Scratch scratch;
   const std::string adapter = adapter_in(scratch);
-  for (const std::string method : {"rtn", "awq"}) {
-    const std::string quantized = scratch / method;
-    ASSERT_EQ(run_llmq({"quantize", "--method", method, "--model", tinystories(), "--output", quantized,
+  struct Case {
+    std::string method, rotation, said;
+  };
+  for (const Case& one : {Case{"rtn", "none", ""}, Case{"awq", "none", "AWQ rescaled what linears of"},
+                          Case{"rtn", "hadamard", "a rotation changed what linears of"}}) {
+    const std::string quantized = scratch / one.method + one.rotation;
+    ASSERT_EQ(run_llmq({"quantize", "--method", one.method, "--model", tinystories(), "--output", quantized,
                         "--set", "scheme=w4a16_g64_asym", "--set", "calibration.samples=2", "--set",
-                        "calibration.sequence_length=64"})
+                        "calibration.sequence_length=64", "--set", "rotate.value=" + one.rotation})
                   .exit_code,
               0);
     const Outcome outcome =
         run_llmq({"generate", quantized, "--lora", adapter, "--prompt", "Once", "--max-tokens", "2"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("14 linears of rank up to 4"));
-    EXPECT_EQ(outcome.err.find("AWQ rescaled") != std::string::npos, method == "awq") << outcome.err;
+    if (one.said.empty())
+      EXPECT_THAT(outcome.err, Not(HasSubstr("fits only if")));
+    else
+      EXPECT_THAT(outcome.err, HasSubstr(one.said));
   }
 }
 

@@ -10,6 +10,7 @@ CASES = {  # name -> settings of the recipe
     "rtn-8bit": ["method=rtn", "scheme=w8a16_g128_asym"],
     "rtn-3bit": ["method=rtn", "scheme=w3a16_g64_sym"],
     "rtn-2bit": ["method=rtn", "scheme=w2a16_g32_sym"],
+    "rotated": ["method=rtn", "scheme=w4a16_g64_sym", "rotate.value=hadamard"],  # a transform_config that is in the weights
     # Signed scales: full_range puts the largest weight of a group on code 0 where that loses less.
     "gptq-static": ["method=gptq", "scheme=w4a16_g64_sym", "gptq.order=static", *calibration(8, 256)],
     "awq": ["method=awq", "scheme=w4a16_g64_asym", *calibration(8, 256)],

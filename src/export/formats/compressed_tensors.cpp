@@ -173,6 +173,29 @@ Json kv_cache_scheme(KvCacheType type) {
   return arguments.to_json();
 }
 
+// Transforms that are in the weights already: loaders have nothing to do, and people read it. As
+// llm-compressor's SpinQuantModifier says R2.
+Json transform_config(std::span<const RotatedHeads> rotated, const WrapperSpec* wrapper) {
+  const auto part = [&](const std::vector<std::string>& modules, const char* location, bool inverse) {
+    Json targets = Json::array();
+    for (const std::string& module : modules) targets.push_back(compressed_target(module, wrapper));
+    return Json::object({{"ignore", Json::array()},
+                         {"inverse", inverse},
+                         {"location", location},
+                         {"targets", std::move(targets)}});
+  };
+  Json groups = Json::object();
+  for (const RotatedHeads& heads : rotated)
+    groups[rotated.size() == 1 ? "R2" : fmt::format("R2_{}", heads.size)] =
+        Json::object({{"apply", Json::array({part(heads.values, "weight_output", false),
+                                             part(heads.outputs, "weight_input", true)})},
+                      {"head_dim", heads.size},
+                      {"randomize", false},
+                      {"requires_grad", false},
+                      {"type", "hadamard"}});
+  return Json::object({{"config_groups", std::move(groups)}});
+}
+
 std::optional<std::string> compressed_refusal(const PlannedModule& m, const PlannedModule&) {
   const QuantScheme& scheme = m.scheme;
   if (scheme.bits < 2 || scheme.bits > 8)
@@ -205,6 +228,7 @@ const PackedFormatRow kCompressedTensorsFormat = {
     .column_groups_warning =
         "gptq.order act stores a group per column, which compressed-tensors 0.19 and later and vLLM 0.33 do "
         "not read: order: gar is read by all",
-    .kv_cache_scheme = kv_cache_scheme};
+    .kv_cache_scheme = kv_cache_scheme,
+    .transform_config = transform_config};
 
 }  // namespace llmq

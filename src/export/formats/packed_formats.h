@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "export/formats/listed_names.h"
+#include "export/formats/rotated_heads.h"
 #include "io/safetensors.h"
 #include "tensor/kv_cache_type.h"
 #include "tensor/planned_module.h"
@@ -67,6 +68,8 @@ struct PackedFormatRow {
   LoaderWishes made_for = {};
   // config.json's kv_cache_scheme; null: the format has no place for the scales of a KV cache.
   Json (*kv_cache_scheme)(KvCacheType type) = nullptr;
+  // config.json's transform_config; null: the format has no words for what lies in the weights already.
+  Json (*transform_config)(std::span<const RotatedHeads> rotated, const WrapperSpec* wrapper) = nullptr;
   // Scales of a KV cache lie in "k_proj.k_scale" and "v_proj.v_scale", not beside the projections.
   bool kv_scales_in_projections = false;
   // How the one number beside E4M3 scales is stored. Where it is multiplied by, it is chosen as a power of

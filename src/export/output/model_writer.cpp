@@ -312,14 +312,18 @@ DirectoryContents packed_contents(Io& io, const PackedFormatRow& row, const Chec
 
 Json packed_config(const PackedFormatRow& row, const Checkpoint& checkpoint, const ModelSpec& spec,
                    std::span<const PlannedModule> modules, std::span<const std::string> ignored,
-                   std::optional<KvCacheType> kv_cache) {
+                   const OutputTraits& traits) {
   Json config = checkpoint.config();
   if (row.dense)
     config.erase("quantization_config");
   else
     config["quantization_config"] =
         config_of(row, modules, ignored_linears(modules, ignored, spec), checkpoint, spec);
-  if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
+  if (traits.kv_cache)
+    config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*traits.kv_cache);
+  if (row.transform_config != nullptr && !traits.rotated.empty())
+    config["quantization_config"]["transform_config"] =
+        row.transform_config(traits.rotated, spec.wrapper ? &*spec.wrapper : nullptr);
   // A loader running in another type would round the scales, or the weights.
   if (!row.keeps_dtype) set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
   return config;
@@ -330,8 +334,7 @@ Json packed_config(const PackedFormatRow& row, const Checkpoint& checkpoint, con
 std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
                                          const Checkpoint& checkpoint, const ModelSpec& spec,
                                          std::span<const PlannedModule> modules,
-                                         std::span<const std::string> ignored,
-                                         std::optional<KvCacheType> kv_cache) {
+                                         std::span<const std::string> ignored, const OutputTraits& traits) {
   const PackedFormatRow* row = nullptr;
   DirectoryContents contents;
   std::optional<StackAssembly> stacks;
@@ -342,8 +345,8 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
     refuse_own_source(checkpoint, target);
     row = &packed_format(format);
     if (row->stacked) stacks.emplace(checkpoint, *row, modules);
-    contents = packed_contents(io, *row, checkpoint, spec, modules, stacks, kv_cache);
-    config = packed_config(*row, checkpoint, spec, modules, ignored, kv_cache);
+    contents = packed_contents(io, *row, checkpoint, spec, modules, stacks, traits.kv_cache);
+    config = packed_config(*row, checkpoint, spec, modules, ignored, traits);
     renamed = suit_to_loaders(row->made_for, checkpoint, spec, contents, config);
     written_order(contents.tensors);
   });

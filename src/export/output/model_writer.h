@@ -21,6 +21,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "export/formats/rotated_heads.h"
 #include "export/provenance/manifest.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
@@ -125,17 +126,23 @@ bool is_kv_scale(const std::string& name);
 // does not have.
 DType written_dtype(const StoredTensor& tensor);
 
+// What is true of an output beside the schemes of its linears.
+struct OutputTraits {
+  // Where the format has a place for it: a k_scale and a v_scale, F32 [1], of every layer are dense tensors
+  // to be given too.
+  std::optional<KvCacheType> kv_cache = {};
+  std::span<const RotatedHeads> rotated = {};  // told where the format has words for it
+};
+
 // Declares every tensor of the output: `modules` packed, every other tensor of the checkpoint dense as stored
 // (F32 norm gains changed by a fold keep their stored dtype; written_dtype() says which). `ignored` are
 // linears left dense, listed in the config by checkpoint names; an unpacked lm_head always is. The config's
-// dtype becomes that of the scales, in which alone a loader computes the weights llmq computed. `kv_cache`
-// (where the format has a place for it): a k_scale and a v_scale, F32 [1], of every layer are dense tensors
-// to be given too.
+// dtype becomes that of the scales, in which alone a loader computes the weights llmq computed.
 std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
                                          const Checkpoint& checkpoint, const ModelSpec& spec,
                                          std::span<const PlannedModule> modules,
                                          std::span<const std::string> ignored,
-                                         std::optional<KvCacheType> kv_cache = std::nullopt);
+                                         const OutputTraits& traits = {});
 // A directory of declared tensors as given (convert, merge); `format`, with `spec`, says what its loaders
 // want beside them.
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,

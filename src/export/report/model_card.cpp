@@ -77,6 +77,9 @@ std::string what_was_done(const RunFacts& run) {
   if (run.adapter)
     row("adapter", fmt::format("{}: rank {}, {} linears", run.adapter->directory, run.adapter->rank,
                                run.adapter->linears));
+  if (const Json* const rotate = run.recipe.is_object() ? run.recipe.find("rotate") : nullptr;
+      rotate != nullptr && rotate->at("value") == Json("hadamard"))
+    row("rotation", "values of each head, by Hadamard matrices that are in the weights");
   row("method", run.method);
   row("scheme", run.scheme);
   row("format", run.format);

@@ -129,7 +129,7 @@ void PackedForm::open(const OutputTarget& target) {
   OutputTarget cut = target;
   if (in_.recipe.shard_bytes) cut.shard_bytes = static_cast<std::uint64_t>(*in_.recipe.shard_bytes);
   writer_ = open_writer(in_.io, plan.format, cut, in_.model.checkpoint, in_.model.spec, plan.packed(),
-                        plan.ignored, plan.kv_cache);
+                        plan.ignored, {plan.kv_cache, plan.rotated});
 }
 
 void PackedForm::write(const CalibrationSet& calibration, JobOutcome& o) {

@@ -276,6 +276,33 @@ std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization) {
   return type == "float" ? KvCacheType::kFloat8 : KvCacheType::kInt8;
 }
 
+namespace {
+
+// What was multiplied into the weights is a note for people; anything else is a step of the forward pass.
+bool is_in_weights(const Json& scheme) {
+  const Json* const apply = scheme.is_object() ? scheme.find("apply") : nullptr;
+  if (apply == nullptr || !apply->is_array()) return false;
+  return std::all_of(apply->items().begin(), apply->items().end(), [](const Json& one) {
+    const Json* const location = one.is_object() ? one.find("location") : nullptr;
+    return location != nullptr && (*location == Json("weight_input") || *location == Json("weight_output"));
+  });
+}
+
+void check_transforms(ConfigFields& quantization) {
+  constexpr const char* kKey = "transform_config";
+  const Json* const json = quantization.find(kKey);
+  if (says_nothing(json)) return;
+  const Json* const groups = json->is_object() ? json->find("config_groups") : nullptr;
+  if (groups == nullptr || !groups->is_object() || json->members().size() != 1)
+    quantization.unsupported(kKey, "a transform of activations is not supported");
+  for (const auto& [name, scheme] : groups->members())
+    if (!is_in_weights(scheme))
+      quantization.unsupported(fmt::format("{}.config_groups.{}", kKey, name),
+                               "a transform that is not in the weights already is not supported");
+}
+
+}  // namespace
+
 void check_compressed_tensors(ConfigFields& quantization) {
   const std::string format = quantization.text("format", "pack-quantized");
   if (!known_format(format) && format != "mixed-precision")
@@ -285,7 +312,7 @@ void check_compressed_tensors(ConfigFields& quantization) {
   if (status != "compressed" && status != "frozen")
     quantization.unsupported("quantization_status",
                              fmt::format("the status \"{}\" is not known here", status), "compressed is");
-  refuse_unless_empty(quantization, "transform_config", "a transform of activations");
+  check_transforms(quantization);
   refuse_unless_empty(quantization, "moe_sparsity_config", "expert sparsity");
   if (const Json* sparsity = quantization.find("sparsity_config"); !says_nothing(sparsity)) {
     ConfigFields fields(*sparsity, quantization.file(), "quantization_config.sparsity_config");

@@ -12,6 +12,7 @@
 #include "model/linear_source.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/memory_limit.h"
+#include "quant/plan/schemes.h"
 
 namespace llmq {
 namespace {
@@ -33,6 +34,10 @@ void check_intent(const Recipe& recipe) {
     if (one.scheme && !one.gguf_type)
       refuse("overrides", fmt::format("'{}' was given a scheme, and a GGUF has types of its own", one.match),
              "write dense, or one of " + gguf_tensor_type_names());
+  if (recipe.rotates_values)
+    fail(ErrorKind::kUnsupported,
+         {"what rotated values do to the types of a GGUF was not measured", recipe.source, "rotate.value",
+          "write format: compressed-tensors, or leave it out"});
   if (recipe.versioned)
     fail(ErrorKind::kUnsupported,
          {"a GGUF is one file and has no versions", recipe.source, "output.versioned", "name a .gguf file"});

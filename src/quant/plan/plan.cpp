@@ -22,6 +22,7 @@
 #include "quant/plan/schemes.h"
 #include "quant/plan/tower_plan.h"
 #include "quant/plan/uncalibrated_blocks.h"
+#include "quant/rotation/value_rotation.h"
 
 namespace llmq {
 namespace {
@@ -289,15 +290,6 @@ std::vector<std::string> told_of_source(const Recipe& recipe, const Checkpoint& 
   return told;
 }
 
-void check_kept_columns(const Recipe& recipe) {
-  const MethodRow* const asked = asked_by_option(recipe);
-  if (asked == nullptr || !asked->keeps_columns || recipe.format == kDenseFormat.name) return;
-  fail(ErrorKind::kUnsupported,
-       {fmt::format("format {} has no place for columns that stay at 16 bits", recipe.format), recipe.source,
-        std::string(asked->key),
-        fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
-}
-
 std::int64_t chunk_of(std::int64_t length) {
   constexpr std::int64_t kChunkTokens = 4096;
   return std::max<std::int64_t>(1, kChunkTokens / length) * length;
@@ -342,6 +334,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
     warn_of_plain_rounding(plan);
   }
   check_fused_sets(recipe, spec, plan);
+  plan.rotated = rotated_heads(recipe, spec, plan.modules);
   suit_to_blocks(recipe, spec, plan);
   check_expressible(plan.format, plan.modules);
   plan_tower(recipe, checkpoint, spec, plan);
@@ -352,6 +345,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
   if (plan.target_bits) plan.candidates = resolve_candidates(recipe, plan, checkpoint, chosen);
+  if (recipe.rotates_values) check_rotated_schemes(recipe, plan);
   std::set<std::string> rounded;
   for (const PlannedModule& m : plan.modules) rounded.insert(m.module);
   for (std::string& said : told_of_source(recipe, checkpoint, spec, [&](const LinearSpec& linear) {

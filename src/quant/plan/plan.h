@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "export/formats/rotated_heads.h"
 #include "io/checkpoint.h"
 #include "model/model_spec.h"
 #include "quant/methods/registry.h"
@@ -49,6 +50,7 @@ struct Plan : MethodOptions {
   std::vector<std::string> ignored;    // linears left dense, checkpoint names
   CalibrationRequest calibration;
   std::optional<KvCacheType> kv_cache;  // scales of keys and values are calibrated and written
+  std::vector<RotatedHeads> rotated;    // whose weights the checkpoint shows rotated
   ActivationRange activations;
   bool needs_calibration = true;
   // Mixed precision: modules carry one candidate's schemes; those of plan_with_bits() what was chosen.
@@ -86,9 +88,6 @@ struct Plan : MethodOptions {
 
 // Whether o and down make up for part of what earlier rounding did (quant/pipeline/upstream_error.h).
 bool takes_back_upstream(const Plan& plan);
-
-// Error where columns are to stay at 16 bits and the format has no place for them.
-void check_kept_columns(const Recipe& recipe);
 
 // Error(kUnsupported) where linears lie packed: plans are made of numbers (model/packed/unpacked.h).
 void refuse_packed(const Checkpoint& checkpoint);

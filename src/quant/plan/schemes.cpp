@@ -192,6 +192,27 @@ std::vector<PlannedModule> resolve_modules(const Recipe& recipe, const Plan& pla
   return modules;
 }
 
+void check_kept_columns(const Recipe& recipe) {
+  const MethodRow* const asked = asked_by_option(recipe);
+  if (asked == nullptr || !asked->keeps_columns || recipe.format == kDenseFormat.name) return;
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("format {} has no place for columns that stay at 16 bits", recipe.format), recipe.source,
+        std::string(asked->key),
+        fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
+}
+
+void check_rotated_schemes(const Recipe& recipe, Plan& plan) {
+  if (std::any_of(plan.candidates.begin(), plan.candidates.end(),
+                  [](const PrecisionCandidate& one) { return one.stays_dense(); }))
+    fail(ErrorKind::kUsage, {"a candidate that stays dense may be what makes or reads rotated values",
+                             recipe.source, "rotate.value", "write mixed.bits: [4, 8], or leave it out"});
+  if (std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& module) {
+        return module.scheme.weight_type == WeightType::kFloat4 && module.scheme.group_size == 16;
+      }))
+    plan.warnings.emplace_back(
+        "rotate.value: weights of NVFP4 were measured to gain nothing by it, and to lose up to 4 %");
+}
+
 void check_float_codes(const Recipe& recipe, std::span<const PlannedModule> modules, const Plan& plan) {
   const auto chooses = [&](const PlannedModule& m) { return chooses_codes(*plan.traits, m.scheme); };
   for (const PlannedModule& m : modules)

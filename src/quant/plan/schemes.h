@@ -23,11 +23,18 @@ std::vector<PlannedModule> resolve_modules(const Recipe& recipe, const Plan& pla
                                            const Checkpoint& checkpoint,
                                            const std::vector<ChosenLinear>& chosen);
 
+// Error(kUnsupported) where columns are to stay at 16 bits and the format has no place for them.
+void check_kept_columns(const Recipe& recipe);
+
 // Error(kUnsupported) for floats in groups that the method does not round, and where it chooses the codes of
 // none of `modules`.
 void check_float_codes(const Recipe& recipe, std::span<const PlannedModule> modules, const Plan& plan);
 // Says which linears the method leaves to rounding to nearest, for it chooses other codes.
 void warn_of_plain_rounding(Plan& plan);
+
+// Of a recipe that rotates values: Error(kUsage) where a budget might leave linears dense that are rotated; a
+// warning of schemes that were measured to gain nothing.
+void check_rotated_schemes(const Recipe& recipe, Plan& plan);
 
 // Error(kUsage) where overrides give linears that an engine runs as one, or the experts of a layer, different
 // schemes of which one is no integer, naming them. Integers of several forms, and what `ignore` leaves dense,

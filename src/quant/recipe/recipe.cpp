@@ -174,6 +174,8 @@ const auto kKeys = std::to_array<Key>({
     {"calibration.shuffle", [](Recipe& r, const Yaml& v) { r.calibration.shuffle = v.as_bool(); }},
     {"calibration.chat_template",
      [](Recipe& r, const Yaml& v) { r.calibration.chat_template = v.as_bool(); }},
+    {"rotate.value",
+     [](Recipe& r, const Yaml& v) { r.rotates_values = read_word(v, {"hadamard", "none"}) == "hadamard"; }},
     {"kv_cache.dtype", [](Recipe& r, const Yaml& v) { r.kv_cache = kKvCacheTypes.read(v); }},
     {"ignore", [](Recipe& r, const Yaml& v) { r.ignore = read_names(v); }},
     {"overrides", apply_overrides},

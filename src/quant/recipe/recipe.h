@@ -79,6 +79,7 @@ struct Recipe : MethodOptions {
   bool scheme_is_gguf = false;  // the scheme that was named is gguf.type
   std::string format = "compressed-tensors";
   CalibrationRequest calibration;
+  bool rotates_values = false;          // rotate: {value: hadamard} (quant/rotation/value_rotation.h)
   std::optional<KvCacheType> kv_cache;  // kv_cache: {dtype}: scales of keys and values, calibrated
   std::vector<std::string>
       targets;  // llm-compressor's `targets`: names or re:patterns; empty: every linear of the blocks

@@ -186,6 +186,7 @@ Json Recipe::to_json() const {
                                     {"seed", Json(calibration.seed)},
                                     {"shuffle", Json(calibration.shuffle)},
                                     {"chat_template", Json(calibration.chat_template)}})},
+      {"rotate", Json::object({{"value", Json(rotates_values ? "hadamard" : "none")}})},
       {"kv_cache",
        kv_cache ? Json::object({{"dtype", Json(std::string(kKvCacheTypes.text(*kv_cache)))}}) : Json()},
       {"targets", text_list(targets)},

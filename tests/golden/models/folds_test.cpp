@@ -5,21 +5,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
-#include "base/io.h"
+#include "golden_logits.h"
 #include "golden_models.h"
-#include "io/safetensors.h"
 #include "model/open_checkpoint.h"
-#include "runtime/engine.h"
-#include "support/temporary_directory.h"
 
 namespace llmq {
 namespace {
 
-using Tensors = std::map<std::string, std::pair<Shape, std::vector<float>>>;
-
-Path model_folder(const std::string& name) { return testing::golden_folder() / name / "model"; }
+using testing::logits_of;
+using testing::model_folder;
+using testing::read_tensors;
+using testing::Tensors;
 
 // 1/4 .. 4, from a fixed sequence.
 float power_of_two(std::size_t i) {
@@ -93,41 +90,6 @@ void apply(const SiteSpec& site, const BlockSpec& block, Tensors& tensors) {
     auto& values = tensors.at(block.at(reader).weight.tensor).second;
     for (std::size_t i = 0; i < values.size(); ++i) values[i] *= scales[i % scales.size()];
   }
-}
-
-Tensors read_tensors(const Checkpoint& checkpoint) {
-  Tensors tensors;
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    tensors[tensor.name] = {tensor.view.shape, checkpoint.read_float32(tensor)};
-  return tensors;
-}
-
-std::vector<float> logits_of(const Checkpoint& checkpoint) {
-  const std::vector<std::int32_t> ids = {5, 17, 3, 42, 96, 8, 33, 61, 17, 5, 70, 29};
-  Engine::Options options;
-  options.compute = Compute::kFloat32;
-  options.max_context = static_cast<std::int64_t>(ids.size());
-  options.kv_tokens = 16;
-  Engine engine = Engine::load(checkpoint, make_reference_backend(), options);
-  KvSequence sequence(engine.cache());
-  const Buffer hidden = engine.forward(sequence, ids);
-  const TensorView logits =
-      engine.logits(hidden.view(DType::kF32, {options.max_context, engine.spec().hidden_size}));
-  std::vector<float> values(static_cast<std::size_t>(logits.shape.elements()));
-  engine.backend().download(values.data(), logits);
-  return values;
-}
-
-std::vector<float> logits_of(const Tensors& tensors, const Path& model) {
-  const llmq::testing::TemporaryDirectory directory;
-  std::vector<TensorDeclaration> declarations;
-  for (const auto& [name, tensor] : tensors) declarations.push_back({name, DType::kF32, tensor.first});
-  SafetensorsWriter writer(system_io(), directory.path() / "model.safetensors", declarations, {});
-  for (const auto& [name, tensor] : tensors) writer.add(name, std::as_bytes(std::span(tensor.second)));
-  writer.finish();
-  write_text_atomically(system_io(), directory.path() / "config.json",
-                        read_text(system_io(), model / "config.json"));
-  return logits_of(open_checkpoint(system_io(), directory.path().string()));
 }
 
 class FoldedModel : public ::testing::TestWithParam<std::string> {};

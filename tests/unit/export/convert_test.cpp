@@ -245,7 +245,7 @@ TEST_F(ConvertTest, KvCacheScalesStayOrAreRefused) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::vector<PlannedModule> modules = every_linear(spec, scheme_of(4, 32, true, DType::kF16));
   const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
-                                  spec, modules, {}, KvCacheType::kFloat8);
+                                  spec, modules, {}, {KvCacheType::kFloat8, {}});
   for (std::size_t i = 0; i < modules.size(); ++i)
     writer->add_quantized(modules[i].module, tiny_matrix(modules[i], i + 1));
   add_dense_tensors(*writer, checkpoint, modules);

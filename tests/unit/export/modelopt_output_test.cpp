@@ -22,8 +22,8 @@ class ModeloptOutputTest : public ConvertTest {
     std::vector<PlannedModule> modules = every_linear(spec, scheme_named(first));
     for (PlannedModule& m : modules)
       if (m.module.starts_with("model.layers.1.")) m.scheme = scheme_named(second);
-    const auto writer =
-        open_writer(system_io(), format, {disk_ / "packed", true}, checkpoint, spec, modules, {}, cache);
+    const auto writer = open_writer(system_io(), format, {disk_ / "packed", true}, checkpoint, spec, modules,
+                                    {}, {cache, {}});
     add_dense_tensors(*writer, checkpoint, modules);
     for (std::size_t i = 0; i < modules.size(); ++i)
       writer->add_quantized(modules[i].module, stored_matrix(modules[i], i + 1, global));

@@ -44,6 +44,20 @@ const PackedLie kLies[] = {
        m.config["quantization_config"]["transform_config"] = Json::object({{"R1", 1}});
      },
      "unsupported|*transform_config"},
+    {"transform of inputs",
+     [](ScratchModel& m) {
+       const Json apply =
+           Json::array({Json::object({{"location", "weight_input"}}), Json::object({{"location", "input"}})});
+       m.config["quantization_config"]["transform_config"] =
+           Json::object({{"config_groups", Json::object({{"R4", Json::object({{"apply", apply}})}})}});
+     },
+     "unsupported|*transform_config.config_groups.R4: a transform that is not in the weights already"},
+    {"transform without places",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["transform_config"] =
+           Json::object({{"config_groups", Json::object({{"R1", 1}})}});
+     },
+     "unsupported|*transform_config.config_groups.R1"},
     {"kv cache of 4 bits",
      [](ScratchModel& m) {
        m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"num_bits", 4}});

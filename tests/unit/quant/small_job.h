@@ -61,8 +61,8 @@ struct SmallJob {
     PipelineOptions options;
     for (int i = 0; i < further_devices; ++i) options.further_devices.push_back(make_cpu_backend(1));
     options.on_step = [this](const std::string&, const std::string&) { on_step(); };
-    const auto writer =
-        open_writer(io, plan.format, to, checkpoint, spec, plan.modules, plan.ignored, plan.kv_cache);
+    const auto writer = open_writer(io, plan.format, to, checkpoint, spec, plan.modules, plan.ignored,
+                                    {plan.kv_cache, plan.rotated});
     result.report = run_pipeline(plan, checkpoint, spec, tiny_samples(), *backend, *writer, options);
     result.digest = writer->complete();
     const Json report = Json::object({{"schema", kReportSchema},
