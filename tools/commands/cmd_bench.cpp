@@ -145,8 +145,11 @@ void add_bench(CLI::App& app, Session& session) {
       ->add_option("--endpoint", o.serve.endpoint,
                    "Drive this server, http://host:port, by the load of suite serve")
       ->type_name("URL");
-  for (const CLI::Option* option : add_load_flags(*command, o.serve))
-    flags.push_back({option, suites_of_load_flag(option->get_name())});
+  for (const CLI::Option* option : add_load_flags(*command, o.serve)) {
+    const std::string flag = option->get_name();
+    flags.push_back({option, suites_of_load_flag(flag)});
+    if (flags.back().suites.size() == 1) command->get_option(flag)->group("Suite serve");
+  }
   for (const CLI::Option* option : add_matrix_flags(*command, o.matrix))
     flags.push_back({option, {"matrix"}});
   command->callback([options, flags, &session] {

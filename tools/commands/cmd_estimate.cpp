@@ -170,6 +170,8 @@ void add_estimate(CLI::App& app, Session& session) {
       ->type_name("N");
   add_recipe_words(*command, options->words);
   add_network(*command, options->network);
+  for (const char* flag : {"--recipe", "--method", "--set", "--network"})
+    command->get_option(flag)->group("With --nodes");
   command->callback([options, &session] {
     session.only_prints = options->html.empty();
     session.run = [options, &session] { return run(*options, session.globals); };
