@@ -207,10 +207,11 @@ void check_rotated_schemes(const Recipe& recipe, Plan& plan) {
     fail(ErrorKind::kUsage, {"a candidate that stays dense may be what makes or reads rotated values",
                              recipe.source, "rotate.value", "write mixed.bits: [4, 8], or leave it out"});
   if (std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& module) {
-        return module.scheme.weight_type == WeightType::kFloat4 && module.scheme.group_size == 16;
+        return module.scheme.weight_type == WeightType::kFloat4;
       }))
     plan.warnings.emplace_back(
-        "rotate.value: weights of NVFP4 were measured to gain nothing by it, and to lose up to 4 %");
+        "rotate.value: weights of NVFP4 and MXFP4 were measured to gain nothing by it, and to lose up to 4 "
+        "%");
 }
 
 void check_float_codes(const Recipe& recipe, std::span<const PlannedModule> modules, const Plan& plan) {

@@ -116,7 +116,7 @@ TEST_F(RotatedPlan, NamesTheLinears) {
 TEST_F(RotatedPlan, SaysWhatWasMeasuredToGainNothing) {
   const std::string nvfp4 =
       "rotate: {value: hadamard}\noverrides: [{match: 're:.*o_proj', scheme: nvfp4a16}]\n";
-  EXPECT_THAT(plan(nvfp4).warnings, Contains(HasSubstr("rotate.value: weights of NVFP4")));
+  EXPECT_THAT(plan(nvfp4).warnings, Contains(HasSubstr("rotate.value: weights of NVFP4 and MXFP4")));
   EXPECT_THAT(plan("rotate: {value: hadamard}\n").warnings, Not(Contains(HasSubstr("rotate.value"))));
 }
 
