@@ -52,18 +52,24 @@ Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output) {
   return recipe;
 }
 
+std::optional<ProvenanceFacts> facts_beside(const Checkpoint& checkpoint) {
+  if (!system_io().exists(manifest_path(checkpoint.path()))) return std::nullopt;
+  try {
+    return recorded_facts(system_io(), checkpoint.path());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 bool has_rotated_values(const Checkpoint& checkpoint) {
   const Json* const packed = checkpoint.config().find("quantization_config");
   const Json* const told =
       packed != nullptr && packed->is_object() ? packed->find("transform_config") : nullptr;
   if (told != nullptr && told->is_object() && !told->members().empty()) return true;
-  if (!system_io().exists(manifest_path(checkpoint.path()))) return false;
-  try {
-    const ProvenanceFacts facts = recorded_facts(system_io(), checkpoint.path());
-    return facts.kind == BuildKind::kQuantize && recorded_recipe(facts, checkpoint.path()).rotates_values;
-  } catch (const Error&) {
-    return false;  // `llmq verify` says what is wrong with a manifest
-  }
+  const std::optional<ProvenanceFacts> facts = facts_beside(checkpoint);
+  const Json* const rotate = facts ? facts->recipe.find("rotate") : nullptr;
+  const Json* const value = rotate != nullptr ? rotate->find("value") : nullptr;
+  return value != nullptr && *value == Json("hadamard");
 }
 
 // Beside the output; where that is one version of several, beside them all.

@@ -2,6 +2,7 @@
 // recipe, its inputs, and where the new files may lie meanwhile.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ ProvenanceFacts recorded_facts(Io& io, const Path& output);
 std::vector<NamedDigest> recorded_files(Io& io, const Path& output);
 // Without what it would have written elsewhere.
 Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output);
+
+// What the manifest beside a model says; nothing where there is none, or where it cannot be read, which
+// `llmq verify` puts into words.
+std::optional<ProvenanceFacts> facts_beside(const Checkpoint& checkpoint);
 
 // Whether the values of a model are rotated (quant/rotation/value_rotation.h), by its manifest's recipe, or
 // by the transform_config of somebody else's.

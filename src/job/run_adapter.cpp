@@ -24,16 +24,12 @@ std::optional<std::string> rescaled_by(const Checkpoint& checkpoint) {
     const Json* format = quantized ? quantized->find("quant_method") : nullptr;
     return format && *format == Json("awq") ? std::optional<std::string>("AWQ") : std::nullopt;
   }
-  try {
-    const ProvenanceFacts facts = recorded_facts(system_io(), checkpoint.path());
-    const Json* methods = facts.recipe.find("method");
-    if (methods == nullptr || !methods->is_array()) return std::nullopt;
-    for (const Json& one : methods->items()) {
-      if (one == Json("awq")) return "AWQ";
-      if (one == Json("smoothquant")) return "SmoothQuant";
-    }
-  } catch (const Error&) {
-    // a warning is all that hangs on it; `llmq verify` says what is wrong with a manifest
+  const std::optional<ProvenanceFacts> facts = facts_beside(checkpoint);
+  const Json* const methods = facts ? facts->recipe.find("method") : nullptr;
+  if (methods == nullptr || !methods->is_array()) return std::nullopt;
+  for (const Json& one : methods->items()) {
+    if (one == Json("awq")) return "AWQ";
+    if (one == Json("smoothquant")) return "SmoothQuant";
   }
   return std::nullopt;
 }

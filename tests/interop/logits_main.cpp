@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "model/open_checkpoint.h"
 #include "runtime/engine.h"
+#include "tests/support/logits_of.h"
 
 namespace {
 
@@ -34,12 +35,7 @@ void write_logits(const char* model, const std::vector<std::int32_t>& ids, const
   options.kv_tokens =
       (options.max_context + options.block_size - 1) / options.block_size * options.block_size;
   Engine engine = Engine::load(open_checkpoint(system_io(), model), make_backend(request), options);
-  KvSequence sequence(engine.cache());
-  const Buffer hidden = engine.forward(sequence, ids);
-  const TensorView logits =
-      engine.logits(hidden.view(DType::kF32, {options.max_context, engine.spec().hidden_size}));
-  std::vector<float> values(static_cast<std::size_t>(logits.shape.elements()));
-  engine.backend().download(values.data(), logits);
+  const std::vector<float> values = testing::logits_of(engine, ids);
   std::ofstream(out, std::ios::binary)
       .write(reinterpret_cast<const char*>(values.data()),
              static_cast<std::streamsize>(values.size() * sizeof(float)));

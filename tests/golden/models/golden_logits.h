@@ -12,6 +12,7 @@
 #include "io/safetensors.h"
 #include "model/open_checkpoint.h"
 #include "runtime/engine.h"
+#include "support/logits_of.h"
 #include "support/temporary_directory.h"
 
 namespace llmq::testing {
@@ -34,13 +35,7 @@ inline std::vector<float> logits_of(const Checkpoint& checkpoint) {
   options.max_context = static_cast<std::int64_t>(ids.size());
   options.kv_tokens = 16;
   Engine engine = Engine::load(checkpoint, make_reference_backend(), options);
-  KvSequence sequence(engine.cache());
-  const Buffer hidden = engine.forward(sequence, ids);
-  const TensorView logits =
-      engine.logits(hidden.view(DType::kF32, {options.max_context, engine.spec().hidden_size}));
-  std::vector<float> values(static_cast<std::size_t>(logits.shape.elements()));
-  engine.backend().download(values.data(), logits);
-  return values;
+  return logits_of(engine, ids);
 }
 
 // These tensors as FP32, beside the config of `model`.

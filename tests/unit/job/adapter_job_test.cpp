@@ -141,21 +141,11 @@ TEST_F(AdapterJobTest, AnotherAdapterIsAnotherJob) {
 
 // What an interrupted run left is of the adapter that it began with.
 TEST_F(AdapterJobTest, AChangedAdapterDoesNotGoOn) {
-  struct Stopped {};
   const QuantizeRequest asked = with_adapter(request(kStories, "q", {"method=gptq"}));
-  const auto stop = [&] {
-    int step = 12;
-    JobSettings stopping = settings();
-    stopping.on_step = [&step] {
-      if (step-- == 0) throw Stopped();
-    };
-    QuantizeJob job(system_io(), asked, stopping);
-    EXPECT_THROW(job.run(), Stopped);
-  };
-  stop();
+  interrupt(asked);
   EXPECT_GT(run(asked).outcome.resumed_blocks, 0);
   std::filesystem::remove_all(scratch_ / "q");
-  stop();
+  interrupt(asked);
   adapter(2);
   EXPECT_THROW(run(asked), Error);
   QuantizeRequest again = asked;

@@ -4,13 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "export/output/model_writer.h"
 #include "job/evaluation.h"
 #include "job/rebuild.h"
 #include "job/run_adapter.h"
 #include "model/linear_source.h"
 #include "quant/rotation/value_rotation.h"
-#include "tensor/stored_float.h"
+#include "tests/support/stored_copy.h"
 #include "tests/support/tiny_adapter.h"
 #include "tests/unit/job/story_job.h"
 
@@ -31,17 +30,9 @@ class RotatedJobTest : public testing::StoryJobTest {
   // A directory with the tensors of a rotated checkpoint, in the types that they have there.
   std::string stored_rotated(const std::string& from) const {
     const Checkpoint checkpoint = open_checkpoint(system_io(), from);
-    const Checkpoint rotated = with_rotated_values(checkpoint, ModelSpec::read(checkpoint), "r.yaml");
-    std::vector<TensorDeclaration> tensors;
-    for (const StoredTensor& tensor : rotated.tensors())
-      tensors.push_back({tensor.name, written_dtype(tensor), tensor.view.shape});
     const Path into = scratch_ / "rotated" / Path(from).filename();
     std::filesystem::create_directories(into.parent_path());
-    const auto writer = open_dense_writer(system_io(), {into}, checkpoint, tensors, checkpoint.config());
-    for (const TensorDeclaration& tensor : tensors)
-      writer->add_dense(tensor.name, tensor.dtype, tensor.shape,
-                        stored_floats(rotated.read_float32(rotated.at(tensor.name)), tensor.dtype));
-    writer->finish({});
+    testing::store_copy(with_rotated_values(checkpoint, ModelSpec::read(checkpoint), "r.yaml"), into);
     return into.string();
   }
   std::string adapter() const {
@@ -111,14 +102,8 @@ TEST_F(RotatedJobTest, NumbersOfPackedLinearsAreRotatedAsTheyAre) {
 }
 
 TEST_F(RotatedJobTest, AnInterruptedRunGoesOn) {
-  struct Interrupted {};
   const QuantizeRequest asked = rotated(kStories, "q", {"method=gptq"});
-  int step = 12;
-  JobSettings stopping = settings();
-  stopping.on_step = [&step] {
-    if (step-- == 0) throw Interrupted();
-  };
-  EXPECT_THROW(QuantizeJob(system_io(), asked, stopping).run(), Interrupted);
+  interrupt(asked);
   const JobEnd end = run(asked);
   EXPECT_GT(end.outcome.resumed_blocks, 0);
   EXPECT_EQ(digest_of(end), digest_of(run(rotated(kStories, "whole", {"method=gptq"}))));

@@ -63,6 +63,16 @@ class StoryJobTest : public ::testing::Test {
   static JobEnd run(const QuantizeRequest& asked) {
     return QuantizeJob(system_io(), asked, settings()).run();
   }
+  // Ends the run when a block of it is kept.
+  static void interrupt(const QuantizeRequest& asked) {
+    struct Interrupted {};
+    int step = 12;
+    JobSettings stopping = settings();
+    stopping.on_step = [&step] {
+      if (step-- == 0) throw Interrupted();
+    };
+    EXPECT_THROW(QuantizeJob(system_io(), asked, stopping).run(), Interrupted);
+  }
   static std::string digest_of(const JobEnd& end) { return end.document.at("digest").as_string(); }
   Json report(const std::string& name) const { return Json::parse(scratch_.read(name), name); }
   static std::string refusal(const QuantizeRequest& asked) {

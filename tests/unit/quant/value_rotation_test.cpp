@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "model/open_checkpoint.h"
 #include "quant/plan/plan.h"
-#include "tensor/stored_float.h"
+#include "tests/support/stored_copy.h"
 #include "tests/unit/quant/small_job.h"
 
 namespace llmq {
@@ -59,15 +59,7 @@ TEST(RotatedBiases, GiveTheBytesOfARotatedCopy) {
     const std::string from = std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/" + model + "/model";
     const Checkpoint checkpoint = open_checkpoint(system_io(), from);
     const Checkpoint rotated = with_rotated_values(checkpoint, ModelSpec::read(checkpoint), "r.yaml");
-    std::vector<TensorDeclaration> tensors;
-    for (const StoredTensor& tensor : rotated.tensors())
-      tensors.push_back({tensor.name, written_dtype(tensor), tensor.view.shape});
-    const auto writer =
-        open_dense_writer(system_io(), {disk / "copy"}, checkpoint, tensors, checkpoint.config());
-    for (const TensorDeclaration& tensor : tensors)
-      writer->add_dense(tensor.name, tensor.dtype, tensor.shape,
-                        stored_floats(rotated.read_float32(rotated.at(tensor.name)), tensor.dtype));
-    writer->finish({});
+    testing::store_copy(rotated, disk / "copy");
     const auto digest_of = [&](const Checkpoint& source, const char* into) {
       testing::SmallJob job;
       job.recipe = "method: [awq, gptq]\nscheme: w4a16_g8_asym\n";
