@@ -214,7 +214,7 @@ def refusal(program, assignment):
 
 def keys_below(program, prefix):
     said = refusal(program, f"{prefix}no_such_key=1")
-    return re.search(r"there are (.*)$", said).group(1).split(", ")
+    return re.search(r"there (?:is|are) (.*)$", said).group(1).split(", ")
 
 
 def recipe_keys(program):

@@ -31,6 +31,18 @@ NamePattern::NamePattern(std::string text) : text_(std::move(text)) {
   compiled_ = std::move(compiled);
 }
 
+int NamePattern::instructions() const { return compiled_ ? compiled_->re.ProgramSize() : 0; }
+
+NamePattern PatternBudget::make(std::string text) {
+  NamePattern pattern(std::move(text));
+  instructions_ += pattern.instructions();
+  if (++patterns_ > kMostPatterns)
+    fail(ErrorKind::kUsage, "these are more than {} patterns, which no model has linears for", kMostPatterns);
+  if (instructions_ > kMostInstructions)
+    fail(ErrorKind::kUsage, "with '{}' the patterns are too large together", pattern.text().substr(0, 64));
+  return pattern;
+}
+
 bool NamePattern::matches(std::string_view name) const {
   if (compiled_)
     return compiled_->re.Match(re2::StringPiece(name.data(), name.size()), 0, name.size(), RE2::ANCHOR_START,

@@ -8,7 +8,9 @@
 #include "export/formats/mlx.h"
 #include "export/formats/nf4.h"
 #include "export/formats/output_format.h"
+#include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
+#include "model/packed/quantization_config.h"
 
 namespace llmq {
 namespace {
@@ -38,6 +40,14 @@ void tell_of_kv_scales(const ConvertRequest& request, const Checkpoint& checkpoi
                             request.to));
 }
 
+// manifest.json keeps it (job/recorded_job.h).
+void tell_of_transforms(const ConvertRequest& request, const Checkpoint& checkpoint) {
+  if (told_transforms(checkpoint.config()) == nullptr || request.to == kCompressedTensorsFormat.name) return;
+  tell(request, fmt::format("its weights are rotated (transform_config), for which --to {} has no words; an "
+                            "adapter of the model that was rotated does not fit them",
+                            request.to));
+}
+
 }  // namespace
 
 void tell(const ConvertRequest& request, const std::string& loss) {
@@ -49,6 +59,7 @@ void tell_of_losses(const ConvertRequest& request, const Checkpoint& checkpoint,
                     const PackedModules& packed) {
   tell_of_rounded_inputs(request, packed);
   tell_of_kv_scales(request, checkpoint, packed);
+  tell_of_transforms(request, checkpoint);
 }
 
 }  // namespace llmq

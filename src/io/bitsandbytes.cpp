@@ -157,10 +157,10 @@ StoredTensor CheckpointReader::matrix_of_bytes(const StoredTensor& weight,
   codes->scales = part_beside(beside, weight, module + kRowScales, view.shape[0], {DType::kF32});
   // 1 to 3 are orders of tiles, which older versions stored.
   if (const StoredTensor* const order = beside.find(weight.name + "_format")) {
+    const auto refuse = [&] { bad_codes(*order, "is not 0, the order of rows, which alone is read"); };
+    if (order->view.dtype != DType::kU8 || order->view.shape.elements() != 1) refuse();
     const Lease lease = state_->mapping(*order).lease(order->offset, order->view.bytes());
-    if (order->view.dtype != DType::kU8 || order->view.shape.elements() != 1 ||
-        *order->view.as<const std::uint8_t>() != 0)
-      bad_codes(*order, "is not 0, the order of rows, which alone is read");
+    if (*order->view.as<const std::uint8_t>() != 0) refuse();
   }
   StoredTensor matrix = weight;
   matrix.bits_and_bytes = std::move(codes);

@@ -59,6 +59,7 @@ Checkpoint Checkpoint::showing(std::vector<StoredTensor> tensors, Json config) c
   state->path = state_->path;
   state->gguf = state_->gguf;
   state->config = std::move(config);
+  state->quantization_file = state_->quantization_file;
   state->shards = state_->shards;
   state->mappings = state_->mappings;
   state->tensors = std::move(tensors);
@@ -97,6 +98,7 @@ const std::vector<StoredTensor>& Checkpoint::tensors() const { return state_->te
 const std::vector<StoredStack>& Checkpoint::stacks() const { return state_->stacks; }
 const Json& Checkpoint::config() const { return state_->config; }
 const Path& Checkpoint::path() const { return state_->path; }
+Path Checkpoint::quantization_file() const { return is_gguf() ? path() : path() / state_->quantization_file; }
 bool Checkpoint::is_gguf() const { return state_->gguf; }
 std::uint64_t Checkpoint::tensor_bytes() const { return state_->tensor_bytes; }
 std::uint64_t Checkpoint::header_bytes() const { return state_->header_bytes; }

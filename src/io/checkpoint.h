@@ -71,6 +71,7 @@ struct StoredTensor {
     TensorView scales;
     int shard = 0;
     std::uint64_t offset = 0;
+    static constexpr std::int64_t kMostOfABlock = 1 << 20;  // rows, or columns
     std::int64_t block_rows = 1, block_columns = 1;
   };
   std::optional<BlockScales> block_scales = {};
@@ -184,8 +185,9 @@ class Checkpoint {
       std::string_view name) const;                  // Error(kBadInput) naming the checkpoint and the tensor
   const std::vector<StoredTensor>& tensors() const;  // sorted by name; parts in the place of stacks
   const std::vector<StoredStack>& stacks() const;
-  const Json& config() const;  // config.json; for a GGUF: the equal one built from its metadata
-  const Path& path() const;    // directory or .gguf file
+  const Json& config() const;      // config.json; for a GGUF: the equal one built from its metadata
+  const Path& path() const;        // directory or .gguf file
+  Path quantization_file() const;  // that config()'s quantization_config was read from
   bool is_gguf() const;
   std::uint64_t tensor_bytes() const;
   std::uint64_t header_bytes() const;  // that opening read, in whole blocks

@@ -26,7 +26,7 @@ class CheckpointReader {
   void read_directory();
   void read_gguf(ReadGguf read);
   void read_shards(const std::vector<Path>& shards, Json config);
-  // Every stacked tensor becomes the tensors that are stacked in it.
+  // Every stacked tensor becomes the tensors that are stacked in it (io/codes/stacks.cpp).
   void part_stacks(FindSlabs find);
   // Weights of FP8 are one tensor with their scales, where config.json says so (quantization_config with
   // quant_method fp8 or fbgemm_fp8); the scales are no tensors of their own from then on.
@@ -55,7 +55,8 @@ class CheckpointReader {
   const Path& shard(const StoredTensor& tensor) const;
   [[noreturn]] void refuse_twice(const StoredTensor& tensor, const StoredTensor& other) const;
   void part_mxfp4(const StoredTensor& tensor, const StoredTensor& exponents, const SlabNames& names,
-                  std::vector<StoredTensor>& parted) const;
+                  std::vector<StoredTensor>& parted);
+  void refuse_many(const StoredTensor& stack, std::int64_t parts);
   void keep_whole(const SlabNames& names, std::vector<StoredTensor> stored, std::span<StoredTensor> parts);
   void add_shard(const Path& path);
   void add_tensor(const std::string& name, DType dtype, const Shape& shape, std::uint64_t offset,
@@ -71,6 +72,7 @@ class CheckpointReader {
 
   Io& io_;
   std::vector<std::pair<std::string, SlabNames>> parted_;  // stacks, by their names
+  std::size_t parts_ = 0;                                  // that all of them hold
   std::shared_ptr<Checkpoint::State> state_ = std::make_shared<Checkpoint::State>();
 };
 

@@ -18,6 +18,7 @@ struct Checkpoint::State {
   Path path;
   bool gguf = false;
   Json config;
+  std::string quantization_file = "config.json";  // has quantization_config
   std::vector<Path> shards;
   std::vector<std::shared_ptr<const Mapping>> mappings;  // one per shard, and perhaps one more (io/codes)
   std::vector<StoredTensor> tensors;                     // by name

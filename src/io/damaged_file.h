@@ -2,6 +2,7 @@
 // honest file exceeds.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,9 @@
 namespace llmq {
 
 inline constexpr std::size_t kMostTensors = 1'000'000;
+inline constexpr std::int64_t kMostExperts = 1 << 12;  // of a layer
+inline constexpr std::size_t kMostStacked = 1
+                                            << 18;  // matrices of all stacks; the largest models have 70,000
 inline constexpr std::size_t kMostTensorNameBytes = 4096;
 
 // Error(kBadInput): `message`, the file, and the place in it.

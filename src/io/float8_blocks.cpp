@@ -41,7 +41,6 @@ namespace {
 constexpr std::string_view kOfWeights = ".weight", kInverse = "_scale_inv", kScale = "_scale";
 constexpr std::array<std::string_view, 3> kOfInputs = {".activation_scale", ".input_scale",
                                                        ".input_scale_ub"};
-constexpr std::int64_t kMostOfABlock = 1 << 20;
 
 struct Float8Form {
   std::vector<std::string_view> scales;  // what stands behind a weight's name; none: no such checkpoint
@@ -72,7 +71,9 @@ Float8Form float8_form_of(const Json& config) {
   std::array<std::int64_t, 2> sides{};
   for (std::size_t i = 0; i < 2; ++i) {
     const Json& side = size->items()[i];
-    if (!side.is_integer() || side.as_integer() < 1 || side.as_integer() > kMostOfABlock) return {};
+    if (!side.is_integer() || side.as_integer() < 1 ||
+        side.as_integer() > StoredTensor::BlockScales::kMostOfABlock)
+      return {};
     sides[i] = side.as_integer();
   }
   return {{kInverse},

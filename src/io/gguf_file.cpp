@@ -84,9 +84,15 @@ GgufFile open_gguf(Io& io, const Path& path) {
     fail(ErrorKind::kBadInput,
          {fmt::format("is {}, more than any model is split into", parts), header.file, kCount, {}});
   const int count = static_cast<int>(parts);
-  if (const std::int64_t number = header.find_integer(kNumber).value_or(0); number != 0)
+  const std::int64_t place = header.find_integer(kNumber).value_or(0);
+  if (place < 0 || place >= count)
+    fail(ErrorKind::kBadInput, {fmt::format("is {}, and the model has the parts 0 to {}", place, count - 1),
+                                header.file,
+                                kNumber,
+                                {}});
+  if (place != 0)
     fail(ErrorKind::kUsage,
-         {fmt::format("is part {} of {} of a model", number + 1, count), header.file, kNumber,
+         {fmt::format("is part {} of {} of a model", place + 1, count), header.file, kNumber,
           fmt::format("pass the first part, NAME{}", gguf_part_name("", 1, count))});
   const std::vector<std::string> names = further_gguf_parts(path.filename().string());
   if (std::ssize(names) + 1 != count)

@@ -1,6 +1,9 @@
 #include "job/changed_weights.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "export/provenance/manifest.h"
 #include "job/recorded_job.h"
 #include "job/run_adapter.h"
 #include "quant/rotation/value_rotation.h"
@@ -15,9 +18,10 @@ void change_weights(Io& io, const Recipe& recipe, bool allow_nonfinite, LoadedMo
   };
   if (allow_nonfinite)
     refuse("one number that is not finite would become those of a whole head",
-           "leave out one of it and --allow-nonfinite");
-  if (has_rotated_values(model.checkpoint))
-    refuse("the model's values are rotated already, and a second rotation would take that back",
+           "leave out rotate, or --allow-nonfinite");
+  if (io.exists(manifest_path(model.checkpoint.path()))) recorded_facts(io, model.checkpoint.path());
+  if (std::count(model.changed_before.begin(), model.changed_before.end(), kByRotation) != 0)
+    refuse("the model's weights are rotated already, and a second rotation might take that back",
            "leave it out, or name the model that was quantized");
   model.rotated_values = true;
   model.checkpoint = with_rotated_values(model.checkpoint, model.spec, recipe.source);

@@ -34,6 +34,7 @@ std::variant<ConvertReport, PublishedOutput> run_conversion(Io& io, ConvertReque
   if (ranks.rank() != 0) return convert(io, *checkpoint, request);
   RunProvenance provenance(io, io, digests, conversion_files(io, *checkpoint, request),
                            conversion_provenance(request, program));
+  provenance.facts().changed_before = changes_of_linears(*checkpoint);
   request.manifest = [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); };
   return convert(io, *checkpoint, request);
 }

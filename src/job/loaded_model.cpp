@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "model/open_checkpoint.h"
-#include "model/packed/unpacked.h"
 #include "tensor/buffer.h"
 
 namespace llmq {
@@ -18,12 +17,6 @@ LoadedModel open_model(Io& io, const std::string& name) {
           checkpoint.path().string(), "tokenizer.json", "use the tokenizer this model was trained with"});
   return_freed_memory();  // tokenizer.json as a tree is larger than the tokenizer
   return {name, std::move(checkpoint), std::move(spec), std::move(tokenizer)};
-}
-
-LoadedModel open_unpacked_model(Io& io, const std::string& name) {
-  LoadedModel model = open_model(io, name);
-  model.checkpoint = unpacked(model.checkpoint);
-  return model;
 }
 
 std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text,

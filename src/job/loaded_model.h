@@ -27,15 +27,12 @@ struct LoadedModel {
   ModelSpec spec;
   Tokenizer tokenizer;
   std::optional<FoldedAdapter> adapter = {};
-  bool rotated_values = false;  // job/changed_weights.h
+  bool rotated_values = false;                   // job/changed_weights.h
+  std::vector<std::string> changed_before = {};  // changes_of_linears(), where it is opened to be rounded
 };
 
 // Error(kBadInput) also when the tokenizer has more tokens than the embedding has rows.
 LoadedModel open_model(Io& io, const std::string& name);
-
-// The same for who rounds it: packed linears as numbers (model/packed/unpacked.h). Tensors are held against
-// config.json as they lie.
-LoadedModel open_unpacked_model(Io& io, const std::string& name);
 
 // Ids of a user's text; `source` (a file, --prompt) stands in the error where it is not UTF-8.
 std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text,

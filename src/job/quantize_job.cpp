@@ -223,6 +223,7 @@ void QuantizeJob::write_and_publish() {
                            job_provenance(recipe, settings_));
   provenance.facts().allow_nonfinite = outcome_.facts.job.at("allow_nonfinite").as_bool();
   provenance.facts().calibration = outcome_.facts.calibration;
+  provenance.facts().changed_before = model_.changed_before;
   planned_.write(target(), outcome_);
   provenance.wait();
   count_traffic(written_before);

@@ -8,6 +8,7 @@
 #include "export/first_difference.h"
 #include "export/output/published_output.h"
 #include "io/gguf.h"
+#include "model/packed/quantization_config.h"
 
 namespace llmq {
 namespace {
@@ -61,15 +62,28 @@ std::optional<ProvenanceFacts> facts_beside(const Checkpoint& checkpoint) {
   }
 }
 
-bool has_rotated_values(const Checkpoint& checkpoint) {
-  const Json* const packed = checkpoint.config().find("quantization_config");
-  const Json* const told =
-      packed != nullptr && packed->is_object() ? packed->find("transform_config") : nullptr;
-  if (told != nullptr && told->is_object() && !told->members().empty()) return true;
-  const std::optional<ProvenanceFacts> facts = facts_beside(checkpoint);
-  const Json* const rotate = facts ? facts->recipe.find("rotate") : nullptr;
-  const Json* const value = rotate != nullptr ? rotate->find("value") : nullptr;
-  return value != nullptr && *value == Json("hadamard");
+std::vector<std::string> changes_of_linears(const Checkpoint& checkpoint) {
+  std::vector<std::string> changes;
+  const auto add = [&](const char* change) {
+    if (std::find(changes.begin(), changes.end(), change) == changes.end()) changes.emplace_back(change);
+  };
+  if (const std::optional<ProvenanceFacts> facts = facts_beside(checkpoint)) {
+    changes = facts->changed_before;
+    const Json *const methods = facts->recipe.find("method"), *const rotate = facts->recipe.find("rotate"),
+                      *const value = rotate != nullptr ? rotate->find("value") : nullptr;
+    if (value != nullptr && *value == Json("hadamard")) add(kByRotation);
+    if (methods != nullptr && methods->is_array())
+      for (const Json& one : methods->items()) {
+        if (one == Json("awq")) add(kByAwq);
+        if (one == Json("smoothquant")) add(kBySmoothQuant);
+      }
+  } else if (!system_io().exists(manifest_path(checkpoint.path()))) {
+    const Json* const packed = checkpoint.config().find("quantization_config");
+    const Json* const format = packed != nullptr ? packed->find("quant_method") : nullptr;
+    if (format != nullptr && *format == Json("awq")) add(kByAwq);
+  }
+  if (told_transforms(checkpoint.config()) != nullptr) add(kByRotation);
+  return changes;
 }
 
 // Beside the output; where that is one version of several, beside them all.

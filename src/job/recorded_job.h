@@ -23,9 +23,11 @@ Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output);
 // `llmq verify` puts into words.
 std::optional<ProvenanceFacts> facts_beside(const Checkpoint& checkpoint);
 
-// Whether the values of a model are rotated (quant/rotation/value_rotation.h), by its manifest's recipe, or
-// by the transform_config of somebody else's.
-bool has_rotated_values(const Checkpoint& checkpoint);
+// What changed the inputs of a model's linears since it was trained, each once and in this order: what its
+// manifest says of its source and of its own job, and what its config.json tells of transforms, or, without a
+// manifest, of AWQ. The checkpoint is as it was opened: unpacked() shows no such config.
+inline constexpr const char *kByAwq = "AWQ", *kBySmoothQuant = "SmoothQuant", *kByRotation = "a rotation";
+std::vector<std::string> changes_of_linears(const Checkpoint& checkpoint);
 
 // Where the new files lie: beside the output, where nothing else does.
 Path rebuilt_directory(Io& io, const Path& output);

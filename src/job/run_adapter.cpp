@@ -1,10 +1,11 @@
 #include "job/run_adapter.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <memory>
-#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/amount_text.h"
 #include "base/error.h"
@@ -14,28 +15,6 @@
 #include "model/packed/unpacked.h"
 
 namespace llmq {
-namespace {
-
-// The method that moved scales from the inputs of linears into their weights: by the manifest, or of somebody
-// else's checkpoint by its format.
-std::optional<std::string> rescaled_by(const Checkpoint& checkpoint) {
-  if (!system_io().exists(manifest_path(checkpoint.path()))) {
-    const Json* quantized = checkpoint.config().find("quantization_config");
-    const Json* format = quantized ? quantized->find("quant_method") : nullptr;
-    return format && *format == Json("awq") ? std::optional<std::string>("AWQ") : std::nullopt;
-  }
-  const std::optional<ProvenanceFacts> facts = facts_beside(checkpoint);
-  const Json* const methods = facts ? facts->recipe.find("method") : nullptr;
-  if (methods == nullptr || !methods->is_array()) return std::nullopt;
-  for (const Json& one : methods->items()) {
-    if (one == Json("awq")) return "AWQ";
-    if (one == Json("smoothquant")) return "SmoothQuant";
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::int64_t max_rank, Io& io) {
   LoraAdapter adapter = LoraAdapter::open(io, directory, model.spec);
   if (adapter.rank() > max_rank)
@@ -45,21 +24,20 @@ LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::i
   Log::get().note(fmt::format("adapter {}: {} linears of rank up to {}, {}", directory.string(),
                               adapter.linears(), adapter.rank(),
                               bytes_text(static_cast<std::uint64_t>(adapter.values()) * sizeof(float))));
-  const auto warn = [&](const std::string& changed) {
+  if (const std::vector<std::string> changes = changes_of_linears(model.checkpoint); !changes.empty())
     Log::get().warn(
-        fmt::format("adapter {}: {} what linears of {} read, so it fits only if it was trained on this "
-                    "checkpoint; one of the original model is quantized with that (adapter in a recipe)",
-                    directory.string(), changed, model.name));
-  };
-  if (const auto method = rescaled_by(model.checkpoint))
-    warn(*method + " rescaled");
-  else if (has_rotated_values(model.checkpoint))
-    warn("a rotation changed");
+        fmt::format("adapter {}: {} changed what linears of {} read, so it fits only if it was trained on "
+                    "this checkpoint; one of the original model is quantized with that (adapter in a recipe)",
+                    directory.string(), fmt::join(changes, " and "), model.name));
   return adapter;
 }
 
+// Tensors are held against config.json as they lie.
 LoadedModel open_to_round(Io& io, const std::string& model, const std::string& adapter) {
-  return adapter.empty() ? open_unpacked_model(io, model) : open_model(io, model);
+  LoadedModel opened = open_model(io, model);
+  opened.changed_before = changes_of_linears(opened.checkpoint);
+  if (adapter.empty()) opened.checkpoint = unpacked(opened.checkpoint);
+  return opened;
 }
 
 void fold_adapter(Io& io, const std::string& directory, LoadedModel& model) {

@@ -12,8 +12,8 @@ namespace llmq {
 LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::int64_t max_rank = INT64_MAX,
                          Io& io = system_io());
 
-// The model that a recipe with this adapter rounds: as numbers, or as it lies where fold_adapter() makes
-// numbers of it, so that open_adapter() sees whose codes they were.
+// The model that a recipe with this adapter rounds: as numbers (model/packed/unpacked.h), or as it lies where
+// fold_adapter() makes numbers of it, so that open_adapter() sees whose codes they were.
 LoadedModel open_to_round(Io& io, const std::string& model, const std::string& adapter);
 
 // The model as numbers (model/packed/unpacked.h) with the adapter in its linears (export/adapter_fold.h), for

@@ -38,8 +38,7 @@ const char* format_name(PackedFormat format) {
 }
 
 LinearSource LinearSource::open(const Checkpoint& checkpoint) {
-  const std::string file =
-      (checkpoint.is_gguf() ? checkpoint.path() : checkpoint.path() / "config.json").string();
+  const std::string file = checkpoint.quantization_file().string();
   auto state =
       std::make_shared<State>(State{checkpoint, QuantizationConfig::read(checkpoint.config(), file), file});
   const PackedFormat format = state->quantization.format();

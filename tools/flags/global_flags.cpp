@@ -33,7 +33,9 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
       ->group(group)
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--memory-limit", globals.memory_limit, "A ceiling the plan must respect, such as 8GiB")
+  app.add_option(
+         "--memory-limit", globals.memory_limit,
+         "A ceiling the plan must respect, such as 8GiB (quantize, verify --rebuild, estimate --nodes)")
       ->group(group)
       ->type_name("SIZE");
   app.add_option("--log-format", globals.log_format,

@@ -65,9 +65,25 @@ Json asked_parameters(const ProvenanceFacts& facts) {
 
 // A conversion computes nothing that depends on a backend.
 Json found_parameters(const ProvenanceFacts& facts) {
-  if (facts.kind == BuildKind::kConvert) return Json::object({});
-  return Json::object(
-      {{"backend", facts.backend}, {"compute", facts.compute}, {"calibration", facts.calibration}});
+  Json found = Json::object({});
+  if (facts.kind == BuildKind::kQuantize)
+    found = Json::object(
+        {{"backend", facts.backend}, {"compute", facts.compute}, {"calibration", facts.calibration}});
+  if (facts.changed_before.empty()) return found;
+  Json changed = Json::array();
+  for (const std::string& change : facts.changed_before) changed.push_back(change);
+  found["changed_before"] = std::move(changed);
+  return found;
+}
+
+std::vector<std::string> read_changed_before(const StatementReader& found) {
+  std::vector<std::string> changes;
+  if (found.json().find("changed_before") == nullptr) return changes;
+  for (const Json& change : found.items("changed_before")) {
+    if (!change.is_string()) found.refuse("names a change that is not a text", "changed_before");
+    changes.push_back(change.as_string());
+  }
+  return changes;
 }
 
 }  // namespace
@@ -136,6 +152,7 @@ ProvenanceFacts manifest_facts(const Json& manifest, const std::string& file) {
   facts.commit = builder.text("commit");
   facts.command = asked.text("command");
   facts.inputs = read_descriptors(build, "resolvedDependencies");
+  facts.changed_before = read_changed_before(found);
   if (facts.kind == BuildKind::kConvert) {
     facts.recipe = asked.at("conversion").json();
     return facts;

@@ -34,7 +34,10 @@ struct ProvenanceFacts {
   Json recipe;                  // resolved; of a conversion {source, to, dtype}, and what follows is empty
   Json calibration;             // {samples, tokens, sha256, ...}; null without
   std::string compute, backend;
-  bool allow_nonfinite = false;     // NaN and infinities were let through
+  bool allow_nonfinite = false;  // NaN and infinities were let through
+  // What had changed the inputs of the source's linears before (job/recorded_job.h); written where it is
+  // something.
+  std::vector<std::string> changed_before;
   std::vector<NamedDigest> inputs;  // "model/model.safetensors", "calibration/c4.utf8", ...
 };
 

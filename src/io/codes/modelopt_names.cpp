@@ -30,6 +30,7 @@ void CheckpointReader::take_modelopt_config(Json file) {
   if (own != nullptr && !own->is_null()) return;
   if (file.find("quant_method") == nullptr) file["quant_method"] = "modelopt";
   state_->config["quantization_config"] = std::move(file);
+  state_->quantization_file = kModeloptFile;
 }
 
 void CheckpointReader::rename_modelopt_scales() {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "io/damaged_file.h"
 #include "model/config_fields.h"
 #include "model/families/family.h"
 #include "model/gguf/gguf_family.h"
@@ -109,6 +110,9 @@ Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
   if (family.has(GgufKey::kExpertCount) &&
       !(family.dense_too && header.find(family.key(GgufKey::kExpertCount)) == nullptr))
     sizes.experts = required(GgufKey::kExpertCount);
+  if (sizes.experts > kMostExperts)
+    bad_gguf(header, family.key(GgufKey::kExpertCount),
+             fmt::format("is {}, and no model has more than {}", sizes.experts, kMostExperts));
   sizes.widths = read_widths(header, family, sizes.hidden);
   if (family.has(GgufKey::kTensorLayout)) {
     sizes.widths.groups = sizes.kv_heads, sizes.widths.group_queries = sizes.heads / sizes.kv_heads;
@@ -168,6 +172,9 @@ void add_stack(const GgufHeader& header, std::size_t index, const std::vector<st
   if (tensor.shape[1] % many != 0)
     bad_gguf(header, tensor.name, fmt::format("its shape {} has no {} halves", tensor.shape.text(), many));
   const std::int64_t rows = tensor.shape[1] / many;
+  if (into.size() + static_cast<std::size_t>(count) > kMostStacked)
+    bad_gguf(header, tensor.name,
+             fmt::format("holds {} matrices, and with those before it more than {}", count, kMostStacked));
   for (std::int64_t i = 0; i < count; ++i) {
     const std::string& name = names[static_cast<std::size_t>(i % many)];
     const std::size_t star = name.find('*');
@@ -215,7 +222,8 @@ void translate(const GgufHeader& header, std::size_t index, const GgufFamily& fa
         fmt::format("no tensor of a {} model of {} blocks has this name", family.architecture, sizes.layers));
   if (translated.name.find('*') != std::string::npos) {
     const bool vectors = translated.name.ends_with(".bias");
-    if (tensor.shape.rank() != (vectors ? 2 : 3) || tensor.shape[0] != sizes.experts)
+    if (tensor.shape.rank() != (vectors ? 2 : 3) || tensor.shape[0] != sizes.experts ||
+        tensor.shape.elements() == 0)
       bad_gguf(header, tensor.name,
                fmt::format("its shape {} is not that of a {} for each of {} experts", tensor.shape.text(),
                            vectors ? "vector" : "matrix", sizes.experts));
@@ -239,6 +247,8 @@ void translate(const GgufHeader& header, std::size_t index, const GgufFamily& fa
     bad_gguf(header, tensor.name,
              fmt::format("its shape {} is not {} heads of {} rows", tensor.shape.text(),
                          result.permuted_heads, sizes.head_dim));
+  if (tensor.shape.rank() == 1 && is_block_type(tensor.dtype))
+    bad_gguf(header, tensor.name, fmt::format("is a vector of {}", dtype_row(tensor.dtype).name));
 }
 
 // The type the checkpoint's matrices have, or would have had before they were quantized.

@@ -45,7 +45,10 @@ bool GgufScales::has(const GgufTensor& tensor) const {
   const std::string weight =
       tensor.name.substr(0, tensor.name.size() - (of_inputs ? kInputScale : kScale).size()) +
       std::string(kWeight);
-  if (weights_.count(weight) == 0) return false;
+  const auto found = weights_.find(weight);
+  if (found == weights_.end()) return false;
+  if (found->second->shape.rank() < 2)
+    bad_gguf(header_, tensor.name, fmt::format("stands beside {}, which is no matrix", weight));
   if (gguf_block_of(weight) < 0 && weight != "output.weight")
     unsupported_gguf(header_, tensor.name, "llama.cpp multiplies linears of blocks and the head alone");
   if (!of_inputs && family_.part != nullptr && family_.part(name_in_gguf_block(weight), widths_))

@@ -99,12 +99,13 @@ std::vector<QuantizationTarget> read_autoround(ConfigFields& quantization, Packe
   if (const Json* extra = quantization.find("extra_config")) {
     if (!extra->is_object())
       quantization.bad("extra_config", fmt::format("expected an object, found {}", extra->kind()));
+    PatternBudget budget;
     for (const auto& [name, value] : extra->members()) {
       targets.push_back(read_extra(name, value, *base, format, quantization));
       if (value.members().empty()) continue;  // AutoRound passes over these where it looks for expressions
       QuantizationTarget pattern = targets.back();
       try {
-        pattern.pattern.emplace("re:.*(?:" + name + ")");
+        pattern.pattern = budget.make("re:.*(?:" + name + ")");
       } catch (const Error& error) {
         fail(ErrorKind::kBadInput,
              {error.detail().message, quantization.file(), "quantization_config.extra_config." + name, {}});

@@ -10,13 +10,14 @@
 namespace llmq {
 namespace {
 
-QuantizationTarget make_target(const ConfigFields& at, const std::string& key, const Json& item) {
+QuantizationTarget make_target(const ConfigFields& at, const std::string& key, const Json& item,
+                               PatternBudget& patterns) {
   if (!item.is_string()) at.bad(key, fmt::format("expected strings, found {}", item.kind()));
   QuantizationTarget target;
   target.text = item.as_string();
   if (target.text.rfind("re:", 0) != 0) return target;
   try {
-    target.pattern.emplace(target.text);
+    target.pattern = patterns.make(target.text);
   } catch (const Error& error) {
     at.bad(key, error.detail().message);
   }
@@ -200,7 +201,7 @@ constexpr const char* kKnownFormats =
 
 // Targets of one entry of config_groups with their scheme; none where the group quantizes no weights.
 std::vector<QuantizationTarget> read_group(const std::string& name, const Json& value,
-                                           const std::string& file) {
+                                           const std::string& file, PatternBudget& patterns) {
   const std::string where = "quantization_config.config_groups." + name;
   if (value.is_array())
     fail(ErrorKind::kUnsupported, {"names a preset scheme instead of spelling it out", file, where,
@@ -210,7 +211,7 @@ std::vector<QuantizationTarget> read_group(const std::string& name, const Json& 
   const std::string format = group.text("format", "pack-quantized");
   if (!known_format(format))
     group.unsupported("format", fmt::format("the format \"{}\" is not known here", format), kKnownFormats);
-  std::vector<QuantizationTarget> targets = read_targets(group, "targets");
+  std::vector<QuantizationTarget> targets = read_targets(group, "targets", patterns);
   const Json* weights_json = group.find("weights");
   const Json* inputs_json = group.find("input_activations");
   group.refuse_unread({});
@@ -231,23 +232,24 @@ void refuse_unless_empty(ConfigFields& at, const char* key, const char* what) {
   if (!says_nothing(at.find(key))) at.unsupported(key, fmt::format("{} is not supported", what));
 }
 
-std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key) {
+std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key,
+                                             PatternBudget& patterns) {
   std::vector<QuantizationTarget> targets;
   const Json* list = at.find(key);
   if (list == nullptr) return targets;
   if (!list->is_array()) at.bad(key, fmt::format("expected an array, found {}", list->kind()));
-  for (const Json& item : list->items()) targets.push_back(make_target(at, key, item));
+  for (const Json& item : list->items()) targets.push_back(make_target(at, key, item, patterns));
   return targets;
 }
 
-std::vector<QuantizationTarget> read_groups(ConfigFields& quantization) {
+std::vector<QuantizationTarget> read_groups(ConfigFields& quantization, PatternBudget& patterns) {
   const Json* groups = quantization.find("config_groups");
   if (groups == nullptr || !groups->is_object())
     quantization.bad("config_groups", "expected an object of groups");
   std::map<std::string, QuantizationTarget>
       by_text;  // a later group's target replaces an equal one of an earlier group
   for (const auto& [name, value] : groups->members())
-    for (QuantizationTarget& target : read_group(name, value, quantization.file()))
+    for (QuantizationTarget& target : read_group(name, value, quantization.file(), patterns))
       by_text.insert_or_assign(target.text, std::move(target));
   std::vector<QuantizationTarget> targets;
   targets.reserve(by_text.size());
@@ -278,30 +280,49 @@ std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization) {
 
 namespace {
 
+constexpr const char* kTransforms = "transform_config";
+
 // What was multiplied into the weights is a note for people; anything else is a step of the forward pass.
-bool is_in_weights(const Json& scheme) {
+void check_transform(ConfigFields& quantization, const std::string& name, const Json& scheme) {
+  const std::string key = fmt::format("{}.config_groups.{}", kTransforms, name);
   const Json* const apply = scheme.is_object() ? scheme.find("apply") : nullptr;
-  if (apply == nullptr || !apply->is_array()) return false;
-  return std::all_of(apply->items().begin(), apply->items().end(), [](const Json& one) {
+  if (apply == nullptr || !apply->is_array()) quantization.bad(key, "has no list `apply` of where it is");
+  for (const Json& one : apply->items()) {
     const Json* const location = one.is_object() ? one.find("location") : nullptr;
-    return location != nullptr && (*location == Json("weight_input") || *location == Json("weight_output"));
-  });
+    if (location == nullptr || !location->is_string())
+      quantization.bad(key + ".apply", "names no location", "weight_input and weight_output are read");
+    if (*location != Json("weight_input") && *location != Json("weight_output"))
+      quantization.unsupported(key + ".apply",
+                               fmt::format("a transform at \"{}\" is not in the weights already, and is not "
+                                           "supported",
+                                           location->as_string()),
+                               "weight_input and weight_output are read");
+  }
 }
 
 void check_transforms(ConfigFields& quantization) {
-  constexpr const char* kKey = "transform_config";
-  const Json* const json = quantization.find(kKey);
+  const Json* const json = quantization.find(kTransforms);
   if (says_nothing(json)) return;
   const Json* const groups = json->is_object() ? json->find("config_groups") : nullptr;
-  if (groups == nullptr || !groups->is_object() || json->members().size() != 1)
-    quantization.unsupported(kKey, "a transform of activations is not supported");
-  for (const auto& [name, scheme] : groups->members())
-    if (!is_in_weights(scheme))
-      quantization.unsupported(fmt::format("{}.config_groups.{}", kKey, name),
-                               "a transform that is not in the weights already is not supported");
+  if (groups == nullptr || !groups->is_object())
+    quantization.bad(kTransforms, "is no object with `config_groups`, an object of transforms");
+  for (const auto& [key, value] : json->members())
+    if (key != "config_groups")
+      quantization.unsupported(fmt::format("{}.{}", kTransforms, key), "is not known here",
+                               "config_groups is read");
+  for (const auto& [name, scheme] : groups->members()) check_transform(quantization, name, scheme);
 }
 
 }  // namespace
+
+const Json* told_transforms(const Json& config) {
+  const auto member = [](const Json* of, const char* key) {
+    const Json* const found = of != nullptr && of->is_object() ? of->find(key) : nullptr;
+    return found != nullptr && found->is_object() && !found->members().empty() ? found : nullptr;
+  };
+  const Json* const told = member(member(&config, "quantization_config"), kTransforms);
+  return member(told, "config_groups") != nullptr ? told : nullptr;
+}
 
 void check_compressed_tensors(ConfigFields& quantization) {
   const std::string format = quantization.text("format", "pack-quantized");

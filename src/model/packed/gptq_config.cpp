@@ -66,14 +66,14 @@ QuantScheme read_gptq_scheme(ConfigFields& at, const QuantScheme& base) {
 }
 
 QuantizationTarget read_dynamic(const std::string& key, const Json& value, const QuantScheme& base,
-                                const ConfigFields& quantization) {
+                                const ConfigFields& quantization, PatternBudget& patterns) {
   const std::string where = "quantization_config.dynamic." + key;
   const bool leave = key.starts_with("-:");
   const std::string expression = leave || key.starts_with("+:") ? key.substr(2) : key;
   QuantizationTarget target;
   target.text = key;
   try {
-    target.pattern.emplace("re:" + expression);
+    target.pattern = patterns.make("re:" + expression);
   } catch (const Error& error) {
     fail(ErrorKind::kBadInput, {error.detail().message, quantization.file(), where, {}});
   }
@@ -149,8 +149,9 @@ std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization) {
   if (const Json* dynamic = quantization.find("dynamic")) {
     if (!dynamic->is_object())
       quantization.bad("dynamic", fmt::format("expected an object, found {}", dynamic->kind()));
+    PatternBudget patterns;
     for (const auto& [key, value] : dynamic->members())
-      targets.push_back(read_dynamic(key, value, base, quantization));
+      targets.push_back(read_dynamic(key, value, base, quantization, patterns));
   }
   targets.push_back({"Linear", std::nullopt, base});
   quantization.require_neutral("lm_head", false);

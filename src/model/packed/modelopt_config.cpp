@@ -51,10 +51,11 @@ std::string wildcard_expression(std::string_view wildcard) {
   return text + "$";
 }
 
-QuantizationTarget expression_target(const ConfigFields& at, std::string_view key, std::string text) {
+QuantizationTarget expression_target(const ConfigFields& at, std::string_view key, std::string text,
+                                     PatternBudget& patterns) {
   QuantizationTarget target;
   try {
-    target.pattern.emplace(text);
+    target.pattern = patterns.make(text);
   } catch (const Error& error) {
     at.bad(key, error.detail().message);
   }
@@ -67,13 +68,14 @@ std::vector<QuantizationTarget> read_wildcards(ConfigFields& at, const char* key
   const Json* const list = at.find(key);
   if (list == nullptr) return targets;
   if (!list->is_array()) at.bad(key, fmt::format("expected an array of wildcards, found {}", list->kind()));
+  PatternBudget patterns;
   for (const Json& item : list->items()) {
     if (!item.is_string()) at.bad(key, fmt::format("expected strings, found {}", item.kind()));
     const std::string& text = item.as_string();
     if (text.find_first_of("*?[") == std::string::npos)
       targets.push_back({text, std::nullopt, std::nullopt, InputScale::kNone});
     else
-      targets.push_back(expression_target(at, key, wildcard_expression(text)));
+      targets.push_back(expression_target(at, key, wildcard_expression(text), patterns));
   }
   return targets;
 }
@@ -123,13 +125,15 @@ std::vector<QuantizationTarget> read_layers(ConfigFields& at) {
   if (layers == nullptr || !layers->is_object() || layers->members().empty())
     at.bad("quantized_layers", "is missing or empty, and MIXED_PRECISION means what it says of each module");
   std::vector<QuantizationTarget> targets;
+  PatternBudget patterns;
   for (const auto& [name, value] : layers->members()) {
     ConfigFields layer(value, at.file(), at.place("quantized_layers") + "." + name);
     QuantizationTarget target = read_algorithm(layer);
     layer.refuse_unread({});
     target.text = name;
     if (name.ends_with(".experts")) {
-      QuantizationTarget each = expression_target(at, "quantized_layers", wildcard_expression(name + ".*"));
+      QuantizationTarget each =
+          expression_target(at, "quantized_layers", wildcard_expression(name + ".*"), patterns);
       target.pattern = each.pattern, target.text = each.text;
     }
     targets.push_back(std::move(target));
@@ -156,8 +160,7 @@ std::vector<QuantizationTarget> read_modelopt(ConfigFields& quantization,
   std::optional<ConfigFields> fields;
   if (older != nullptr) {
     quantization.refuse_unread({"producer"});
-    const Path file = Path(quantization.file()).parent_path() / "hf_quant_config.json";
-    fields.emplace(*older, file.string(), "quantization");
+    fields.emplace(*older, quantization.file(), "quantization");
   }
   ConfigFields& at = fields ? *fields : quantization;
   std::vector<QuantizationTarget> targets = read_wildcards(at, "exclude_modules");

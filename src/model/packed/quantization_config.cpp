@@ -26,7 +26,8 @@ void check_float8(ConfigFields& quantization) {
   const bool sides =
       size == nullptr || (size->is_array() && size->items().size() == 2 &&
                           std::all_of(size->items().begin(), size->items().end(), [](const Json& side) {
-                            return side.is_integer() && side.as_integer() >= 1;
+                            return side.is_integer() && side.as_integer() >= 1 &&
+                                   side.as_integer() <= StoredTensor::BlockScales::kMostOfABlock;
                           }));
   if (!sides)
     quantization.unsupported("weight_block_size",
@@ -69,8 +70,9 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
   const std::string method = quantization.text("quant_method");
   if (method == "compressed-tensors") {
     result.format_ = PackedFormat::kCompressedTensors;
-    std::vector<QuantizationTarget> groups = read_groups(quantization);
-    result.targets_ = read_targets(quantization, "ignore");
+    PatternBudget patterns;
+    std::vector<QuantizationTarget> groups = read_groups(quantization, patterns);
+    result.targets_ = read_targets(quantization, "ignore", patterns);
     result.targets_.insert(result.targets_.end(), groups.begin(), groups.end());
     result.kv_cache_ = read_kv_cache(quantization);
     check_compressed_tensors(quantization);

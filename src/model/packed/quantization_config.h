@@ -33,6 +33,9 @@
 
 namespace llmq {
 
+// What a config.json of compressed-tensors tells of transforms (`transform_config`); null: of none.
+const Json* told_transforms(const Json& config);
+
 // Of a module whose inputs stay as they are: whether a scale for them may stand beside its weight.
 enum class InputScale : std::uint8_t { kNone, kPerhaps };
 

@@ -16,8 +16,9 @@ inline constexpr std::int64_t kMostGroup = 1 << 24;
 void refuse_unless_empty(ConfigFields& at, const char* key, const char* what);
 
 // compressed-tensors
-std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key);
-std::vector<QuantizationTarget> read_groups(ConfigFields& quantization);
+std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key,
+                                             PatternBudget& patterns);
+std::vector<QuantizationTarget> read_groups(ConfigFields& quantization, PatternBudget& patterns);
 std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization);
 void check_compressed_tensors(ConfigFields& quantization);
 

@@ -90,7 +90,7 @@ Checkpoint unpacked(const Checkpoint& checkpoint) {
   const LinearSource source = LinearSource::open(checkpoint);
   if (source.format() == PackedFormat::kNone) return checkpoint;
   const auto quantization = std::make_shared<const QuantizationConfig>(
-      QuantizationConfig::read(checkpoint.config(), (checkpoint.path() / "config.json").string()));
+      QuantizationConfig::read(checkpoint.config(), checkpoint.quantization_file().string()));
   const std::vector<std::string> modules = source.packed_modules();
   std::vector<PackedShape> shapes;
   for (const std::string& module : modules) shapes.push_back(source.packed_shape(module));

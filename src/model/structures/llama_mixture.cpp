@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <string>
 
+#include "io/damaged_file.h"
+
 namespace llmq {
 namespace {
 
-constexpr IntegerRange kExpertsRange{1, 1 << 12};
+constexpr IntegerRange kExpertsRange{1, kMostExperts};
 
 // Transformers 5 writes the one or the other, whatever the family's own name is.
 constexpr const char* kCounts[] = {"num_local_experts", "num_experts", "n_routed_experts"};

@@ -260,13 +260,13 @@ namespace {
 
 // Of linears that are made of codes, which all say the same.
 std::vector<std::string> told_of_packed(const Checkpoint& checkpoint) {
-  std::vector<std::string> of_adapter;  // where it changes numbers that were not packed
+  std::vector<std::string> of_change;  // where one changes numbers that were not packed
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     const ChangedNumbers* const changed = changed_numbers(tensor);
     if (tensor.unpacking && (changed == nullptr || changed->of_codes())) return tensor.unpacking->told();
-    if (changed != nullptr && of_adapter.empty()) of_adapter = changed->told();
+    if (changed != nullptr && of_change.empty()) of_change = changed->told();
   }
-  return of_adapter;
+  return of_change;
 }
 
 }  // namespace
@@ -345,7 +345,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
   if (plan.target_bits) plan.candidates = resolve_candidates(recipe, plan, checkpoint, chosen);
-  if (recipe.rotates_values) check_rotated_schemes(recipe, plan);
+  if (recipe.rotates_values) check_rotated_schemes(recipe, spec, plan);
   std::set<std::string> rounded;
   for (const PlannedModule& m : plan.modules) rounded.insert(m.module);
   for (std::string& said : told_of_source(recipe, checkpoint, spec, [&](const LinearSpec& linear) {

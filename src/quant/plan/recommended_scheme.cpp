@@ -73,7 +73,7 @@ void recommend_scheme(Estimate& e, const std::vector<std::optional<QuantScheme>>
       too_large += (too_large.empty() ? "" : ", ") + e.schemes[i].scheme;
   const SchemeEstimate& chosen = e.schemes[best];
   e.recommended = chosen.scheme;
-  e.reason = fmt::format("the most bits, and so the least loss, of what fits {} in every cell ({} at most)",
+  e.reason = fmt::format("the most bits below the original's of what fits {} in every cell ({} at most)",
                          bytes_text(e.budget), bytes_text(largest_bytes(chosen)));
   if (chosen.scheme == kOriginalScheme)
     e.reason = "nothing smaller was asked for, and it fits " + bytes_text(e.budget);

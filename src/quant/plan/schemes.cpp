@@ -12,6 +12,7 @@
 #include "export/formats/fused_linears.h"
 #include "export/formats/packed_formats.h"
 #include "model/packed/unpacked.h"
+#include "quant/rotation/value_rotation.h"
 
 namespace llmq {
 namespace {
@@ -201,14 +202,24 @@ void check_kept_columns(const Recipe& recipe) {
         fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
 }
 
-void check_rotated_schemes(const Recipe& recipe, Plan& plan) {
+void check_rotated_schemes(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
+  const bool schemes = !recipe.mixed.schemes.empty();
   if (std::any_of(plan.candidates.begin(), plan.candidates.end(),
                   [](const PrecisionCandidate& one) { return one.stays_dense(); }))
-    fail(ErrorKind::kUsage, {"a candidate that stays dense may be what makes or reads rotated values",
-                             recipe.source, "rotate.value", "write mixed.bits: [4, 8], or leave it out"});
-  if (std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& module) {
-        return module.scheme.weight_type == WeightType::kFloat4;
-      }))
+    fail(ErrorKind::kUsage,
+         {"the candidate that stays dense may be what makes or reads rotated values", recipe.source,
+          schemes ? "mixed.schemes" : "mixed.bits",
+          schemes ? "leave dense out, or leave out rotate" : "write [4, 8], or leave out rotate"});
+  const std::set<std::string> rotated = rotated_modules(spec, recipe.source);
+  const auto floats = [&](std::span<const PlannedModule> modules) {
+    return std::any_of(modules.begin(), modules.end(), [&](const PlannedModule& one) {
+      return one.scheme.weight_type == WeightType::kFloat4 && rotated.count(one.module) != 0;
+    });
+  };
+  // With whole schemes to choose among, plan.modules has none of them yet.
+  if ((!schemes && floats(plan.modules)) ||
+      std::any_of(plan.candidates.begin(), plan.candidates.end(),
+                  [&](const PrecisionCandidate& one) { return floats(one.modules); }))
     plan.warnings.emplace_back(
         "rotate.value: weights of NVFP4 and MXFP4 were measured to gain nothing by it, and to lose up to 4 "
         "%");

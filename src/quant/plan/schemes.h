@@ -33,8 +33,8 @@ void check_float_codes(const Recipe& recipe, std::span<const PlannedModule> modu
 void warn_of_plain_rounding(Plan& plan);
 
 // Of a recipe that rotates values: Error(kUsage) where a budget might leave linears dense that are rotated; a
-// warning of schemes that were measured to gain nothing.
-void check_rotated_schemes(const Recipe& recipe, Plan& plan);
+// warning where these may have schemes that were measured to gain nothing.
+void check_rotated_schemes(const Recipe& recipe, const ModelSpec& spec, Plan& plan);
 
 // Error(kUsage) where overrides give linears that an engine runs as one, or the experts of a layer, different
 // schemes of which one is no integer, naming them. Integers of several forms, and what `ignore` leaves dense,

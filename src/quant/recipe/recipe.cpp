@@ -306,8 +306,11 @@ void Recipe::set(const std::string& assignment) {
     const std::size_t dot = path.rfind('.');
     const std::string prefix =
         dot == std::string::npos || !has_children(path.substr(0, dot)) ? "" : path.substr(0, dot + 1);
-    fail(ErrorKind::kUsage,
-         {"no recipe key is called '" + path + "'", {}, "--set", "there are " + joined(known_keys(prefix))});
+    const std::vector<std::string> known = known_keys(prefix);
+    fail(ErrorKind::kUsage, {"no recipe key is called '" + path + "'",
+                             {},
+                             "--set",
+                             (known.size() == 1 ? "there is " : "there are ") + joined(known)});
   }
   std::string* file = path == "model"                            ? &model
                       : path == "adapter"                        ? &adapter

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "export/changed_tensor.h"
+#include "model/tensor_reading.h"
 #include "tensor/stored_float.h"
 
 namespace llmq {
@@ -43,7 +44,11 @@ class RotatedTensor : public ChangedTensor {
         see(row, into.subspan(row * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
       });
     };
-    each_row([&](std::size_t row, std::span<const float> numbers) { check_finite(row, numbers); });
+    std::atomic<bool> finite = true;
+    each_row([&](std::size_t, std::span<const float> numbers) {
+      if (!all_finite(numbers)) finite = false;
+    });
+    if (!finite) refuse_nonfinite(into, columns);
     rotate(into, columns, pool);
     std::atomic<bool> overflows = false;
     each_row([&](std::size_t, std::span<float> numbers) {
@@ -55,19 +60,22 @@ class RotatedTensor : public ChangedTensor {
     if (overflows)
       fail(ErrorKind::kUnsupported,
            {fmt::format("leaves the range of {} when its heads are rotated", dtype_row(dtype()).name),
-            beneath().path().string(), tensor().name, "leave rotate out, or convert the model to bf16"});
+            beneath().path().string(), tensor().name,
+            dtype() == DType::kF16 ? "leave rotate out, or convert the model to bf16" : "leave rotate out"});
   }
 
  private:
   virtual void rotate(std::span<float> numbers, std::int64_t columns, ThreadPool& pool) const = 0;
 
-  void check_finite(std::size_t row, std::span<const float> numbers) const {
-    for (std::size_t column = 0; column < numbers.size(); ++column)
-      if (!std::isfinite(numbers[column]))
-        fail(ErrorKind::kBadInput,
-             {fmt::format("holds {} at row {}, column {}, and a rotation would spread it over a head",
-                          std::isnan(numbers[column]) ? "NaN" : "an infinity", row, column),
-              beneath().path().string(), tensor().name, "repair the checkpoint, or leave rotate out"});
+  // The first, whatever thread met one.
+  [[noreturn]] void refuse_nonfinite(std::span<const float> numbers, std::int64_t columns) const {
+    const auto first =
+        std::find_if(numbers.begin(), numbers.end(), [](float number) { return !std::isfinite(number); });
+    const std::int64_t at = first - numbers.begin();
+    fail(ErrorKind::kBadInput,
+         {fmt::format("holds {} at row {}, column {}, and a rotation would spread it over a head",
+                      std::isnan(*first) ? "NaN" : "an infinity", at / columns, at % columns),
+          beneath().path().string(), tensor().name, "repair the checkpoint, or leave rotate out"});
   }
 };
 
@@ -195,6 +203,16 @@ Checkpoint with_rotated_values(const Checkpoint& checkpoint, const ModelSpec& sp
     change(rotated.value->bias, rotate_rows);
   }
   return with_changed(checkpoint, changed);
+}
+
+std::set<std::string> rotated_modules(const ModelSpec& spec, const std::string& source) {
+  std::set<std::string> modules;
+  for (const BlockSpec& block : spec.blocks) {
+    const RotatedLinears rotated = rotated_linears(block, source);
+    for (const LinearSpec* linear : {rotated.value, rotated.output})
+      if (linear != nullptr) modules.insert(linear->module);
+  }
+  return modules;
 }
 
 std::vector<RotatedHeads> rotated_heads(const Recipe& recipe, const ModelSpec& spec,

@@ -12,6 +12,7 @@
 // out is rounded once (export/changed_tensor.h). Cost of a reading: log2(n) additions a weight.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,9 +38,12 @@ std::int64_t hadamard_size(std::int64_t head_dim);
 Checkpoint with_rotated_values(const Checkpoint& checkpoint, const ModelSpec& spec,
                                const std::string& source);
 
-// Which linears those are, where the recipe rotates values, by the sizes of H; not those that make values
-// among other things (a stored qkv), which no config has words for. Error(kUsage) naming the first that stays
-// dense: it would lose by being rounded once more, and gain nothing.
+// Their modules. Error(kUnsupported) as above.
+std::set<std::string> rotated_modules(const ModelSpec& spec, const std::string& source);
+
+// Those of them that a config has words for, where the recipe rotates values, by the sizes of H: not linears
+// that make values among other things (a stored qkv). Error(kUnsupported) as above; Error(kUsage) naming the
+// first that stays dense: it would lose by being rounded once more, and gain nothing.
 std::vector<RotatedHeads> rotated_heads(const Recipe& recipe, const ModelSpec& spec,
                                         std::span<const PlannedModule> modules);
 

@@ -126,6 +126,11 @@ TEST(SplitGgufs, LieNeitherAboutTheirNumberNorAboutTensors) {
   write(0, 2, 5, "a");
   write(1, 2, 5, "b");
   expect_refusal(ErrorKind::kBadInput, "hold 2 tensors", open);
+  GgufBytes beyond;
+  beyond.key("split.no", GgufType::kI64, little_endian(INT64_MAX));
+  beyond.key("split.count", GgufType::kU16, little_endian(std::uint16_t{2})).tensor("a", {2}, {1, 2});
+  write_text_atomically(system_io(), disk / gguf_part_name("m", 1, 2), beyond.bytes());
+  expect_refusal(ErrorKind::kBadInput, "is 9223372036854775807, and the model has the parts 0 to 1", open);
 }
 
 }  // namespace

@@ -91,6 +91,28 @@ TEST(ManifestTest, IsAnInTotoStatementWithSlsaProvenance) {
   EXPECT_EQ(manifest.dump(), make_manifest(facts, outputs).dump()) << "no time enters";
 }
 
+TEST(ManifestTest, KeepsWhatChangedTheSourceBefore) {
+  for (const BuildKind kind : {BuildKind::kQuantize, BuildKind::kConvert}) {
+    ProvenanceFacts facts;
+    facts.kind = kind;
+    facts.recipe = Json::object({});
+    const auto found = [](const Json& manifest) {
+      return manifest.at("predicate").at("buildDefinition").at("internalParameters");
+    };
+    EXPECT_EQ(found(make_manifest(facts, {})).find("changed_before"), nullptr);
+    facts.changed_before = {"AWQ", "a rotation"};
+    Json manifest = make_manifest(facts, {});
+    EXPECT_EQ(manifest_facts(manifest, "m").changed_before, facts.changed_before);
+    manifest["predicate"]["buildDefinition"]["internalParameters"]["changed_before"] = Json::array({5});
+    try {
+      manifest_facts(manifest, "m");
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("m: changed_before: names a change that is not a text"));
+    }
+  }
+}
+
 TEST(ManifestTest, AWriterPutsItIntoTheOutputBeforeTheOutputHasItsName) {
   const TemporaryDirectory disk;
   const Checkpoint source = open_checkpoint(system_io(), write_tiny_checkpoint(disk));

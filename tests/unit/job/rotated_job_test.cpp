@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "job/conversion_job.h"
 #include "job/evaluation.h"
 #include "job/rebuild.h"
+#include "job/recorded_job.h"
 #include "job/run_adapter.h"
 #include "model/linear_source.h"
 #include "quant/rotation/value_rotation.h"
@@ -128,13 +130,42 @@ TEST_F(RotatedJobTest, IsHeldAgainstTheModelAsItWas) {
   }
 }
 
+// By config.json alone, as other programs write it; by the manifest alone, where the format has no words for
+// it; behind a conversion and behind a job that rotates nothing.
+TEST_F(RotatedJobTest, IsRefusedWhereTheModelTellsOfOne) {
+  const auto again = [&](const std::string& model) {
+    return refusal(rotated((scratch_ / model).string(), "refused"));
+  };
+  const auto convert_to = [&](const char* format, const std::string& from, const std::string& to) {
+    ConvertRequest asked;
+    asked.source = (scratch_ / from).string();
+    asked.to = format;
+    asked.target = {scratch_ / to};
+    run_conversion(system_io(), asked, true, settings().program);
+  };
+  run(rotated(kStories, "first"));
+  run(rotated(kStories, "awq", {"format=awq"}));
+  run(request((scratch_ / "first").string(), "second", {"method=rtn", "format=gptq_v2"}));
+  convert_to("awq", "second", "third");
+  convert_to("safetensors", "awq", "dense");
+  std::filesystem::copy(scratch_ / "first", scratch_ / "theirs");
+  std::filesystem::remove(scratch_ / "theirs" / "manifest.json");
+  convert_to("compressed-tensors", "theirs", "of-theirs");
+  std::filesystem::remove(scratch_ / "of-theirs" / "manifest.json");
+  for (const char* model : {"first", "awq", "second", "third", "dense", "theirs", "of-theirs"})
+    EXPECT_THAT(again(model), HasSubstr("rotate.value: the model's weights are rotated already")) << model;
+  scratch_.write("theirs/manifest.json", "{");
+  EXPECT_THAT(again("theirs"), HasSubstr("theirs/manifest.json"));
+  std::filesystem::remove(scratch_ / "theirs" / "manifest.json");
+  run(request((scratch_ / "theirs").string(), "plain", {"method=rtn"}));
+  EXPECT_THAT(changes_of_linears(open_checkpoint(system_io(), (scratch_ / "plain").string())),
+              ::testing::ElementsAre(kByRotation));
+}
+
 TEST_F(RotatedJobTest, RefusesWhatItCannotRotate) {
   QuantizeRequest nonfinite = rotated(kStories, "refused");
   nonfinite.allow_nonfinite = true;
   EXPECT_THAT(refusal(nonfinite), HasSubstr("rotate.value: one number that is not finite would become"));
-  run(rotated(kStories, "first"));
-  EXPECT_THAT(refusal(rotated((scratch_ / "first").string(), "refused")),
-              HasSubstr("rotate.value: the model's values are rotated already"));
   QuantizeRequest gguf = rotated(kStories, "refused.gguf", {"format=gguf"});
   gguf.recipe.scheme.reset();
   EXPECT_THAT(refusal(gguf), HasSubstr("rotate.value: what rotated values do to the types of a GGUF"));

@@ -77,6 +77,8 @@ TEST(Float8Blocks, WhatIsNoneIsRefusedByName) {
   EXPECT_THAT(model.refused("weight_block_size", 128), HasSubstr("weight_block_size: is no pair of sizes"));
   EXPECT_THAT(model.refused("weight_block_size", Json::array({5, 0})),
               HasSubstr("weight_block_size: is no pair"));
+  EXPECT_THAT(model.refused("weight_block_size", Json::array({1 << 21, 128})),
+              HasSubstr("weight_block_size: is no pair"));
   EXPECT_THAT(model.refused("weight_block_size", Json::array({5, 8})),
               HasSubstr("scales F32 of shape [4, 3]"));
   EXPECT_THAT(model.refused("activation_scheme", "none"), HasSubstr("activation_scheme: is \"none\""));

@@ -66,6 +66,31 @@ TEST(GgufModel, QwenIsNotPermutedAndHasItsClass) {
   }
 }
 
+// A few bytes of a header would otherwise become any number of tensors.
+TEST(GgufModel, ExpertsAreAsManyAsModelsHave) {
+  const auto of_experts = [](std::uint32_t count, const std::vector<std::uint64_t>& stack) {
+    GgufBytes bytes = small_gguf("qwen3moe", 4, false);
+    bytes.u32("qwen3moe.expert_count", count).u32("qwen3moe.expert_used_count", 2);
+    bytes.u32("qwen3moe.expert_feed_forward_length", 4).tensor("blk.0.ffn_up_exps.weight", stack, {});
+    return bytes;
+  };
+  expect_refusal(ErrorKind::kBadInput,
+                 "qwen3moe.expert_count: is 2147483648, and no model has more than 4096", [&] {
+                   read(of_experts(1u << 31, {2, 0, 1u << 31}));
+                 });
+  expect_refusal(ErrorKind::kBadInput, "its shape [3, 0, 8] is not that of a matrix for each of 3 experts",
+                 [&] {
+                   read(of_experts(3, {8, 0, 3}));
+                 });
+}
+
+TEST(GgufModel, AScaleStandsBesideAMatrix) {
+  GgufBytes bytes = small_gguf("llama");
+  bytes.tensor("blk.0.attn_norm.scale", {1}, {2});
+  expect_refusal(ErrorKind::kBadInput, "stands beside blk.0.attn_norm.weight, which is no matrix",
+                 [&] { read(bytes); });
+}
+
 // small_gguf() of this architecture with three experts in the place of its MLP.
 GgufBytes small_mixture(const std::string& arch, const std::vector<std::uint64_t>& stack = {8, 4, 3}) {
   GgufBytes bytes = small_gguf(arch, 4, false);

@@ -266,6 +266,17 @@ TEST(MixtureSpecs, StackedExpertsAreTheSameTensors) {
   EXPECT_THAT([&] { stacked.open(); }, ::testing::ThrowsMessage<Error>(HasSubstr("has 1 rows a matrix")));
 }
 
+// A slab may be a byte, and what is known of its matrix is half a kilobyte.
+TEST(MixtureSpecs, StacksHoldNoMoreMatricesThanModelsHave) {
+  ScratchMixture model;
+  for (int i = 0; i < 33; ++i)
+    model.tensors[fmt::format("x{}.mlp.experts.gate_up_proj", i)] = {
+        "U8", {4096, 2, 1}, std::string(8192, 'x')};
+  EXPECT_THAT([&] { model.open(); },
+              ::testing::ThrowsMessage<Error>(
+                  HasSubstr("gate_up_proj: holds 8192 matrices, and with those before it more than 262144")));
+}
+
 // An expert has one place: alone, or in one stack.
 TEST(MixtureSpecs, ACheckpointThatMixesLayoutsIsRefused) {
   const std::string at = "model.layers.0.mlp.experts.";

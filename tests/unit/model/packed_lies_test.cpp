@@ -43,7 +43,13 @@ const PackedLie kLies[] = {
      [](ScratchModel& m) {
        m.config["quantization_config"]["transform_config"] = Json::object({{"R1", 1}});
      },
-     "unsupported|*transform_config"},
+     "bad input|*transform_config: is no object with `config_groups`"},
+    {"transform beside others",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["transform_config"] =
+           Json::object({{"config_groups", Json::object()}, {"online", true}});
+     },
+     "unsupported|*transform_config.online: is not known here; config_groups is read"},
     {"transform of inputs",
      [](ScratchModel& m) {
        const Json apply =
@@ -51,13 +57,20 @@ const PackedLie kLies[] = {
        m.config["quantization_config"]["transform_config"] =
            Json::object({{"config_groups", Json::object({{"R4", Json::object({{"apply", apply}})}})}});
      },
-     "unsupported|*transform_config.config_groups.R4: a transform that is not in the weights already"},
+     "unsupported|*config_groups.R4.apply: a transform at \"input\" is not in the weights already"},
+    {"transform without a location",
+     [](ScratchModel& m) {
+       const Json apply = Json::array({Json::object({{"location", 5}})});
+       m.config["quantization_config"]["transform_config"] =
+           Json::object({{"config_groups", Json::object({{"R2", Json::object({{"apply", apply}})}})}});
+     },
+     "bad input|*transform_config.config_groups.R2.apply: names no location; weight_input and weight_output"},
     {"transform without places",
      [](ScratchModel& m) {
        m.config["quantization_config"]["transform_config"] =
            Json::object({{"config_groups", Json::object({{"R1", 1}})}});
      },
-     "unsupported|*transform_config.config_groups.R1"},
+     "bad input|*transform_config.config_groups.R1: has no list `apply`"},
     {"kv cache of 4 bits",
      [](ScratchModel& m) {
        m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"num_bits", 4}});
@@ -369,8 +382,11 @@ TEST(LinearSource, TwoLevelsMeanTheirProductAndAreNumbers) {
   EXPECT_THAT(refusal(".weight_global_scale", negative, 0), HasSubstr("weight_global_scale: is -1;"));
   EXPECT_THAT(refusal(".weight_global_scale", nan, 0), HasSubstr("weight_global_scale: is nan;"));
   EXPECT_THAT(refusal(".weight_global_scale", infinite, 0), HasSubstr("weight_global_scale: is inf;"));
-  EXPECT_THAT(refusal(".weight_global_scale", tiny, 0), HasSubstr("row 0, group 0, which is no scale"))
-      << "1 over the least number of FP32";
+  EXPECT_THAT(refusal(".weight_global_scale", tiny, 0),
+              HasSubstr("weight_global_scale: is 1e-45, and 1 / it is no number"));
+  const std::string small = scratch_tensor<float>("F32", {1}, {1e-38f}).bytes;
+  EXPECT_THAT(refusal(".weight_global_scale", small, 0), HasSubstr("row 3, group 0, which is no scale"))
+      << "4 / 1e-38 is above all numbers of FP32";
 }
 
 // Beside inputs of 4 bits: what their scales are divided by.
@@ -400,6 +416,17 @@ TEST(LinearSource, TheGlobalScaleOfInputsIsANumberAboveZero) {
         Hostile{1e-40f, "is 1e-40, and 1 / it is no number"}})
     EXPECT_THAT(error_of([&] { open(one.scale); }),
                 HasSubstr(std::string("input_global_scale: ") + one.said));
+}
+
+// Each pattern is small enough for RE2, and a config may hold hundreds of thousands.
+TEST(LinearSource, PatternsHaveABoundTogether) {
+  ScratchModel model;
+  pack_queries(model, two_levels());
+  Json& ignored = model.config["quantization_config"]["ignore"];
+  ignored = Json::array();
+  for (int i = 0; i < 2000; ++i) ignored.push_back("re:.{999}");
+  EXPECT_THAT(error_of([&] { LinearSource::open(model.open()); }),
+              HasSubstr("quantization_config.ignore: with 're:.{999}' the patterns are too large together"));
 }
 
 TEST(LinearSource, CodesAndScalesThatAreNoNumbersAreNamed) {

@@ -109,14 +109,17 @@ TEST_F(RotatedPlan, SaysWhatWasMeasuredToGainNothing) {
   const std::string nvfp4 =
       "rotate: {value: hadamard}\noverrides: [{match: 're:.*o_proj', scheme: nvfp4a16}]\n";
   EXPECT_THAT(plan(nvfp4).warnings, Contains(HasSubstr("rotate.value: weights of NVFP4 and MXFP4")));
-  EXPECT_THAT(plan("rotate: {value: hadamard}\n").warnings, Not(Contains(HasSubstr("rotate.value"))));
+  for (const char* other : {"", "overrides: [{match: 're:.*mlp.*', scheme: nvfp4a16}]\n"})
+    EXPECT_THAT(plan(std::string("rotate: {value: hadamard}\n") + other).warnings,
+                Not(Contains(HasSubstr("rotate.value"))))
+        << other;
 }
 
 TEST_F(RotatedPlan, RefusesABudgetThatMayLeaveLinearsDense) {
   EXPECT_THAT(
       refusal("rotate: {value: hadamard}\ntarget_bits: 5\n"),
-      HasSubstr("rotate.value: a candidate that stays dense may be what makes or reads rotated values; "
-                "write mixed.bits: [4, 8]"));
+      HasSubstr("mixed.bits: the candidate that stays dense may be what makes or reads rotated values; "
+                "write [4, 8], or leave out rotate"));
   EXPECT_EQ(refusal("rotate: {value: hadamard}\ntarget_bits: 5\nmixed: {bits: [4, 8]}\n"), "");
 }
 
