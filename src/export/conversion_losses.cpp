@@ -42,7 +42,13 @@ void tell_of_kv_scales(const ConvertRequest& request, const Checkpoint& checkpoi
 
 // manifest.json keeps it (job/recorded_job.h).
 void tell_of_transforms(const ConvertRequest& request, const Checkpoint& checkpoint) {
-  if (told_transforms(checkpoint.config()) == nullptr || request.to == kCompressedTensorsFormat.name) return;
+  const auto has_words = [&](const PackedFormatRow* row) {
+    return row->name == request.to && row->transform_config != nullptr;
+  };
+  const auto formats = packed_formats();
+  if (told_transforms(checkpoint.config()) == nullptr ||
+      std::any_of(formats.begin(), formats.end(), has_words))
+    return;
   tell(request, fmt::format("its weights are rotated (transform_config), for which --to {} has no words; an "
                             "adapter of the model that was rotated does not fit them",
                             request.to));

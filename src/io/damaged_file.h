@@ -12,8 +12,7 @@ namespace llmq {
 
 inline constexpr std::size_t kMostTensors = 1'000'000;
 inline constexpr std::int64_t kMostExperts = 1 << 12;  // of a layer
-inline constexpr std::size_t kMostStacked = 1
-                                            << 18;  // matrices of all stacks; the largest models have 70,000
+inline constexpr std::size_t kMostStacked = 1 << 18;   // matrices; the largest models have 70,000
 inline constexpr std::size_t kMostTensorNameBytes = 4096;
 
 // Error(kBadInput): `message`, the file, and the place in it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -53,6 +54,9 @@ Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output) {
   return recipe;
 }
 
+namespace {
+
+// Nothing where there is no manifest, or where it cannot be read, which `llmq verify` puts into words.
 std::optional<ProvenanceFacts> facts_beside(const Checkpoint& checkpoint) {
   if (!system_io().exists(manifest_path(checkpoint.path()))) return std::nullopt;
   try {
@@ -61,6 +65,8 @@ std::optional<ProvenanceFacts> facts_beside(const Checkpoint& checkpoint) {
     return std::nullopt;
   }
 }
+
+}  // namespace
 
 std::vector<std::string> changes_of_linears(const Checkpoint& checkpoint) {
   std::vector<std::string> changes;

@@ -2,7 +2,6 @@
 // recipe, its inputs, and where the new files may lie meanwhile.
 #pragma once
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +17,6 @@ ProvenanceFacts recorded_facts(Io& io, const Path& output);
 std::vector<NamedDigest> recorded_files(Io& io, const Path& output);
 // Without what it would have written elsewhere.
 Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output);
-
-// What the manifest beside a model says; nothing where there is none, or where it cannot be read, which
-// `llmq verify` puts into words.
-std::optional<ProvenanceFacts> facts_beside(const Checkpoint& checkpoint);
 
 // What changed the inputs of a model's linears since it was trained, each once and in this order: what its
 // manifest says of its source and of its own job, and what its config.json tells of transforms, or, without a

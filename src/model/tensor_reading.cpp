@@ -69,18 +69,26 @@ const StoredTensor& expect_scales(const Checkpoint& checkpoint, const std::strin
   return tensor;
 }
 
+std::string first_nonfinite(std::span<const float> values, std::int64_t columns, std::int64_t first_row) {
+  const auto first = std::find_if(values.begin(), values.end(), [](float v) { return !all_finite({&v, 1}); });
+  const std::int64_t at = first - values.begin();
+  return fmt::format("holds {} at row {}, column {}", *first != *first ? "NaN" : "an infinity",
+                     first_row + at / columns, at % columns);
+}
+
+void expect_reciprocal(const Checkpoint& checkpoint, const StoredTensor& tensor, float scale) {
+  if (const float inverse = 1 / scale; !all_finite({&inverse, 1}))
+    bad_tensor(checkpoint, tensor.name, fmt::format("is {}, and 1 / it is no number", scale));
+}
+
 namespace {
 
 // `values` are rows of the tensor from `first_row` on.
 void refuse_nonfinite(const Checkpoint& checkpoint, const StoredTensor& tensor, std::span<const float> values,
                       std::int64_t first_row = 0) {
   if (all_finite(values)) return;
-  const auto first = std::find_if(values.begin(), values.end(), [](float v) { return !all_finite({&v, 1}); });
-  const auto index = first - values.begin();
-  const std::int64_t columns = std::max<std::int64_t>(tensor.view.cols(), 1);
   bad_tensor(checkpoint, tensor.name,
-             fmt::format("holds {} at row {}, column {}", *first != *first ? "NaN" : "an infinity",
-                         first_row + index / columns, index % columns),
+             first_nonfinite(values, std::max<std::int64_t>(tensor.view.cols(), 1), first_row),
              "get the checkpoint again, or quantize it with --allow-nonfinite");
 }
 

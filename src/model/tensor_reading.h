@@ -38,6 +38,10 @@ std::vector<T> copy_elements(const Checkpoint& checkpoint, const StoredTensor& t
 }
 
 bool all_finite(std::span<const float> values);
+// "holds NaN at row 1, column 2", of the first that is not finite; `values` are rows from `first_row` on.
+std::string first_nonfinite(std::span<const float> values, std::int64_t columns, std::int64_t first_row = 0);
+// A scale by which something is divided; or bad_tensor().
+void expect_reciprocal(const Checkpoint& checkpoint, const StoredTensor& tensor, float scale);
 // Throws where a value is not finite, saying where; shows every band of rows that it has looked at.
 void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
                  const Checkpoint::EachBand& see = {});

@@ -758,7 +758,7 @@ FAULTS = [
           [("llmq_unit_job", "RotatedJobTest.IsRefusedWhere*")]),
     Fault("rotation-of-sources-forgotten", "src/job/conversion_job.cpp", "provenance.facts().changed_before = changes_of_linears(*checkpoint);", "",
           [("llmq_unit_job", "RotatedJobTest.IsRefusedWhere*")]),
-    Fault("transforms-lost-by-conversion", "src/export/output/model_writer.cpp", "row.transform_config != nullptr && !of_source.is_null()", "false",
+    Fault("transforms-lost-by-conversion", "src/export/output/model_writer.cpp", "row.transform_config != nullptr && told != nullptr", "false",
           [("llmq_unit_job", "RotatedJobTest.IsRefusedWhere*")]),
     Fault("unread-manifest-tells-nothing", "src/job/changed_weights.cpp", "if (io.exists(manifest_path(model.checkpoint.path())))", "if (false)",
           [("llmq_unit_job", "RotatedJobTest.IsRefusedWhere*")]),

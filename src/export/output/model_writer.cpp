@@ -315,8 +315,6 @@ Json packed_config(const PackedFormatRow& row, const Checkpoint& checkpoint, con
                    std::span<const PlannedModule> modules, std::span<const std::string> ignored,
                    const OutputTraits& traits) {
   Json config = checkpoint.config();
-  const Json* const told = told_transforms(config);
-  const Json of_source = told != nullptr ? *told : Json();
   if (row.dense)
     config.erase("quantization_config");
   else
@@ -327,8 +325,9 @@ Json packed_config(const PackedFormatRow& row, const Checkpoint& checkpoint, con
   if (row.transform_config != nullptr && !traits.rotated.empty())
     config["quantization_config"]["transform_config"] =
         row.transform_config(traits.rotated, spec.wrapper ? &*spec.wrapper : nullptr);
-  else if (row.transform_config != nullptr && !of_source.is_null())
-    config["quantization_config"]["transform_config"] = of_source;
+  else if (const Json* const told = told_transforms(checkpoint.config());
+           row.transform_config != nullptr && told != nullptr)
+    config["quantization_config"]["transform_config"] = *told;
   // A loader running in another type would round the scales, or the weights.
   if (!row.keeps_dtype) set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
   return config;

@@ -69,10 +69,7 @@ Json found_parameters(const ProvenanceFacts& facts) {
   if (facts.kind == BuildKind::kQuantize)
     found = Json::object(
         {{"backend", facts.backend}, {"compute", facts.compute}, {"calibration", facts.calibration}});
-  if (facts.changed_before.empty()) return found;
-  Json changed = Json::array();
-  for (const std::string& change : facts.changed_before) changed.push_back(change);
-  found["changed_before"] = std::move(changed);
+  if (!facts.changed_before.empty()) found["changed_before"] = text_list(facts.changed_before);
   return found;
 }
 

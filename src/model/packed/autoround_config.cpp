@@ -90,7 +90,8 @@ PackedFormat autoround_format(ConfigFields& quantization) {
                            "auto_round:auto_gptq, auto_round:auto_awq and auto_round:gptqmodel are");
 }
 
-std::vector<QuantizationTarget> read_autoround(ConfigFields& quantization, PackedFormat format) {
+std::vector<QuantizationTarget> read_autoround(ConfigFields& quantization, PackedFormat format,
+                                               PatternBudget& budget) {
   for (const char* key : {"bits", "group_size", "sym"})
     if (quantization.find(key) == nullptr) quantization.bad(key, "is missing");
   const auto base = read_autoround_scheme(quantization, QuantScheme(), format);
@@ -99,7 +100,6 @@ std::vector<QuantizationTarget> read_autoround(ConfigFields& quantization, Packe
   if (const Json* extra = quantization.find("extra_config")) {
     if (!extra->is_object())
       quantization.bad("extra_config", fmt::format("expected an object, found {}", extra->kind()));
-    PatternBudget budget;
     for (const auto& [name, value] : extra->members()) {
       targets.push_back(read_extra(name, value, *base, format, quantization));
       if (value.members().empty()) continue;  // AutoRound passes over these where it looks for expressions

@@ -317,7 +317,7 @@ void check_transforms(ConfigFields& quantization) {
 
 const Json* told_transforms(const Json& config) {
   const auto member = [](const Json* of, const char* key) {
-    const Json* const found = of != nullptr && of->is_object() ? of->find(key) : nullptr;
+    const Json* const found = of != nullptr ? of->find(key) : nullptr;
     return found != nullptr && found->is_object() && !found->members().empty() ? found : nullptr;
   };
   const Json* const told = member(member(&config, "quantization_config"), kTransforms);

@@ -141,7 +141,7 @@ bool names_gptqmodel(ConfigFields& quantization) {
                                : named(*quantizer);
 }
 
-std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization) {
+std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization, PatternBudget& patterns) {
   QuantScheme unsaid;  // what AutoGPTQ's config takes for granted
   unsaid.symmetric = true;
   const QuantScheme base = read_gptq_scheme(quantization, unsaid);
@@ -149,7 +149,6 @@ std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization) {
   if (const Json* dynamic = quantization.find("dynamic")) {
     if (!dynamic->is_object())
       quantization.bad("dynamic", fmt::format("expected an object, found {}", dynamic->kind()));
-    PatternBudget patterns;
     for (const auto& [key, value] : dynamic->members())
       targets.push_back(read_dynamic(key, value, base, quantization, patterns));
   }

@@ -63,12 +63,11 @@ QuantizationTarget expression_target(const ConfigFields& at, std::string_view ke
   return target;
 }
 
-std::vector<QuantizationTarget> read_wildcards(ConfigFields& at, const char* key) {
+std::vector<QuantizationTarget> read_wildcards(ConfigFields& at, const char* key, PatternBudget& patterns) {
   std::vector<QuantizationTarget> targets;
   const Json* const list = at.find(key);
   if (list == nullptr) return targets;
   if (!list->is_array()) at.bad(key, fmt::format("expected an array of wildcards, found {}", list->kind()));
-  PatternBudget patterns;
   for (const Json& item : list->items()) {
     if (!item.is_string()) at.bad(key, fmt::format("expected strings, found {}", item.kind()));
     const std::string& text = item.as_string();
@@ -120,12 +119,11 @@ QuantizationTarget read_algorithm(ConfigFields& at) {
 }
 
 // Modules by their names. The linears of a stack of experts are told by it.
-std::vector<QuantizationTarget> read_layers(ConfigFields& at) {
+std::vector<QuantizationTarget> read_layers(ConfigFields& at, PatternBudget& patterns) {
   const Json* const layers = at.find("quantized_layers");
   if (layers == nullptr || !layers->is_object() || layers->members().empty())
     at.bad("quantized_layers", "is missing or empty, and MIXED_PRECISION means what it says of each module");
   std::vector<QuantizationTarget> targets;
-  PatternBudget patterns;
   for (const auto& [name, value] : layers->members()) {
     ConfigFields layer(value, at.file(), at.place("quantized_layers") + "." + name);
     QuantizationTarget target = read_algorithm(layer);
@@ -155,7 +153,7 @@ std::optional<KvCacheType> read_cache(ConfigFields& at) {
 }  // namespace
 
 std::vector<QuantizationTarget> read_modelopt(ConfigFields& quantization,
-                                              std::optional<KvCacheType>& kv_cache) {
+                                              std::optional<KvCacheType>& kv_cache, PatternBudget& patterns) {
   const Json* const older = quantization.find("quantization");
   std::optional<ConfigFields> fields;
   if (older != nullptr) {
@@ -163,11 +161,12 @@ std::vector<QuantizationTarget> read_modelopt(ConfigFields& quantization,
     fields.emplace(*older, quantization.file(), "quantization");
   }
   ConfigFields& at = fields ? *fields : quantization;
-  std::vector<QuantizationTarget> targets = read_wildcards(at, "exclude_modules");
-  for (QuantizationTarget& target : read_wildcards(at, "ignore")) targets.push_back(std::move(target));
+  std::vector<QuantizationTarget> targets = read_wildcards(at, "exclude_modules", patterns);
+  for (QuantizationTarget& target : read_wildcards(at, "ignore", patterns))
+    targets.push_back(std::move(target));
   kv_cache = read_cache(at);
   if (const std::string name = at.text("quant_algo"); name == "MIXED_PRECISION") {
-    for (QuantizationTarget& target : read_layers(at)) targets.push_back(std::move(target));
+    for (QuantizationTarget& target : read_layers(at, patterns)) targets.push_back(std::move(target));
     at.find("group_size");
   } else {
     targets.push_back(read_algorithm(at));

@@ -43,9 +43,8 @@ float read_global_scale(const Checkpoint& checkpoint, const PackedTensors& packe
                fmt::format("is {}; scales are {} by it, and it is above 0", global,
                            packed.format == PackedFormat::kModelopt ? "multiplied" : "divided"),
                "was the download cut or changed?");
-  if (const float factor = 1 / global;
-      global_form(packed) == GlobalForm::kDivisor && !all_finite({&factor, 1}))
-    bad_tensor(checkpoint, packed.global_scale->name, fmt::format("is {}, and 1 / it is no number", global));
+  if (global_form(packed) == GlobalForm::kDivisor)
+    expect_reciprocal(checkpoint, *packed.global_scale, global);
   return global;
 }
 

@@ -211,9 +211,8 @@ float read_input_scale(const Checkpoint& checkpoint, const PackedTensors& packed
   if (!(scale > 0 && all_finite({&scale, 1})))
     bad_tensor(checkpoint, packed.input_scale->name, fmt::format("is {}; a scale is above 0", scale));
   // What is stored is of use where its reciprocal is, which is what the other containers say.
-  if (const float inverse = 1 / scale;
-      packed.scheme.rounds_inputs_in_float_groups() && !all_finite({&inverse, 1}))
-    bad_tensor(checkpoint, packed.input_scale->name, fmt::format("is {}, and 1 / it is no number", scale));
+  if (packed.scheme.rounds_inputs_in_float_groups())
+    expect_reciprocal(checkpoint, *packed.input_scale, scale);
   return scale;
 }
 

@@ -68,9 +68,9 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
   if (json == nullptr || json->is_null()) return result;
   ConfigFields quantization(*json, file, "quantization_config");
   const std::string method = quantization.text("quant_method");
+  PatternBudget patterns;
   if (method == "compressed-tensors") {
     result.format_ = PackedFormat::kCompressedTensors;
-    PatternBudget patterns;
     std::vector<QuantizationTarget> groups = read_groups(quantization, patterns);
     result.targets_ = read_targets(quantization, "ignore", patterns);
     result.targets_.insert(result.targets_.end(), groups.begin(), groups.end());
@@ -81,14 +81,14 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
     result.targets_ = {read_awq(quantization)};
   } else if (method == "gptq") {
     result.format_ = gptq_format(quantization);
-    result.targets_ = read_gptq(quantization);
+    result.targets_ = read_gptq(quantization, patterns);
     result.by_gptqmodel_ = names_gptqmodel(quantization);
   } else if (method == "auto-round") {
     result.format_ = autoround_format(quantization);
-    result.targets_ = read_autoround(quantization, result.format_);
+    result.targets_ = read_autoround(quantization, result.format_, patterns);
   } else if (method.starts_with("modelopt")) {
     result.format_ = PackedFormat::kModelopt;
-    result.targets_ = read_modelopt(quantization, result.kv_cache_);
+    result.targets_ = read_modelopt(quantization, result.kv_cache_, patterns);
   } else if (method == "fp8") {
     check_float8(quantization);
   } else if (method == "fbgemm_fp8") {

@@ -30,17 +30,18 @@ QuantizationTarget read_awq(ConfigFields& quantization);
 // GPTQ
 PackedFormat gptq_format(ConfigFields& quantization);
 bool names_gptqmodel(ConfigFields& quantization);
-std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization);
+std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization, PatternBudget& patterns);
 
 // modelopt: modules that it leaves alone, then those it names, then all others; and what it asks of a
 // server's KV cache.
 std::vector<QuantizationTarget> read_modelopt(ConfigFields& quantization,
-                                              std::optional<KvCacheType>& kv_cache);
+                                              std::optional<KvCacheType>& kv_cache, PatternBudget& patterns);
 
 // AutoRound. Fields that it writes into every container and that change no weight are passed over by name;
 // of those that would change one, Error(kUnsupported) where they do.
 void pass_over_autoround(ConfigFields& at);
 PackedFormat autoround_format(ConfigFields& quantization);
-std::vector<QuantizationTarget> read_autoround(ConfigFields& quantization, PackedFormat format);
+std::vector<QuantizationTarget> read_autoround(ConfigFields& quantization, PackedFormat format,
+                                               PatternBudget& patterns);
 
 }  // namespace llmq

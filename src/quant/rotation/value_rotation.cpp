@@ -41,17 +41,20 @@ class RotatedTensor : public ChangedTensor {
     const std::int64_t columns = shape.rank() == 1 ? 1 : shape.back();
     const auto each_row = [&](const auto& see) {
       pool.parallel_for(static_cast<std::size_t>(shape[0]), [&](std::size_t row, int) {
-        see(row, into.subspan(row * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
+        see(into.subspan(row * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns)));
       });
     };
     std::atomic<bool> finite = true;
-    each_row([&](std::size_t, std::span<const float> numbers) {
+    each_row([&](std::span<const float> numbers) {
       if (!all_finite(numbers)) finite = false;
     });
-    if (!finite) refuse_nonfinite(into, columns);
+    if (!finite)  // the first is named, whatever thread met one
+      bad_tensor(beneath(), tensor().name,
+                 first_nonfinite(into, columns) + ", and a rotation would spread it over a head",
+                 "repair the checkpoint, or leave rotate out");
     rotate(into, columns, pool);
     std::atomic<bool> overflows = false;
-    each_row([&](std::size_t, std::span<float> numbers) {
+    each_row([&](std::span<float> numbers) {
       for (float& number : numbers) {
         if (!std::isfinite(number) || storing_overflows(number, dtype())) overflows = true;
         number = stored_float(number, dtype());
@@ -66,17 +69,6 @@ class RotatedTensor : public ChangedTensor {
 
  private:
   virtual void rotate(std::span<float> numbers, std::int64_t columns, ThreadPool& pool) const = 0;
-
-  // The first, whatever thread met one.
-  [[noreturn]] void refuse_nonfinite(std::span<const float> numbers, std::int64_t columns) const {
-    const auto first =
-        std::find_if(numbers.begin(), numbers.end(), [](float number) { return !std::isfinite(number); });
-    const std::int64_t at = first - numbers.begin();
-    fail(ErrorKind::kBadInput,
-         {fmt::format("holds {} at row {}, column {}, and a rotation would spread it over a head",
-                      std::isnan(*first) ? "NaN" : "an infinity", at / columns, at % columns),
-          beneath().path().string(), tensor().name, "repair the checkpoint, or leave rotate out"});
-  }
 };
 
 // V, or its bias, which has one column.
